@@ -1,0 +1,1 @@
+"""Files on disk: atomic, hashed, checked when they are read."""

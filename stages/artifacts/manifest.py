@@ -1,0 +1,63 @@
+"""manifest.json: what a folder holds, from what it was made, and the sha256 of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from stages.artifacts.atomic import write_json
+from stages.errors import ArtifactError
+
+NAME = "manifest.json"
+
+
+def sha256_of(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
+    """Write the manifest of every file in `folder`, with `facts` about their making."""
+    files = {
+        str(path.relative_to(folder)): sha256_of(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != NAME
+    }
+    write_json(folder / NAME, {**facts, "files": files})
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a folder that a stage wrote; raises ArtifactError if there is none."""
+    path = folder / NAME
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactError(f"{path} is missing: run the stage that writes {folder} (dvc repro)") from None
+    except json.JSONDecodeError as error:
+        raise ArtifactError(f"{path} is corrupt ({error}): {_REPAIR}") from None
+    return manifest
+
+
+def identity_of(folder: Path) -> str:
+    """A hash that changes when any file of the folder, or a fact about it, does."""
+    read_manifest(folder)
+    return sha256_of(folder / NAME)
+
+
+def verified(folder: Path, name: str, manifest: dict[str, Any]) -> Path:
+    """Path of a file of `folder` whose bytes are those the manifest tells; else ArtifactError."""
+    path, expected = folder / name, manifest["files"].get(name)
+    if expected is None:
+        raise ArtifactError(f"{folder / NAME} does not list {name}: {_REPAIR}")
+    if not path.is_file():
+        raise ArtifactError(f"{path} is missing: {_REPAIR}")
+    found = sha256_of(path)
+    if found != expected:
+        raise ArtifactError(f"{path} is corrupt: expected sha256 {expected[:12]}…, got {found[:12]}…: {_REPAIR}")
+    return path
+
+
+_REPAIR = "delete its folder and run `dvc repro` (or `dvc checkout` to take it from DVC's cache)"

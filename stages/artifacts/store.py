@@ -1,0 +1,104 @@
+"""The block store: results of finished blocks, by the hash of everything they follow from.
+
+A stage that is killed finds its finished blocks here when it runs again. The store is outside the
+stages' outputs (DVC deletes those before a stage runs), one file and its sha256 a block:
+`.cache/blocks/<task>/<key>.safetensors`. A missing or corrupt file is simply not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.artifacts.atomic import link_or_copy, replacing_file
+from stages.artifacts.manifest import sha256_of
+
+FOLDER = Path(".cache/blocks")
+SUFFIXES = ".safetensors", ".parquet"
+
+
+def key_of(**facts: Any) -> str:
+    """Hash of what a result follows from: task, code version, inputs' hashes, parameters."""
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def code_version(files: Iterable[Path]) -> str:
+    """Hash of source files: a result from other code is another result."""
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+class BlockStore:
+    """Files of one task, by key."""
+
+    def __init__(self, task: str, folder: Path = FOLDER) -> None:
+        self._folder = folder / task
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def find(self, key: str, suffix: str = ".safetensors") -> Path | None:
+        """The intact file with this key, or None; finding it marks it as used."""
+        path = self._path(key, suffix)
+        seal = path.with_suffix(".sha256")
+        if not path.is_file() or not seal.is_file() or sha256_of(path) != seal.read_text(encoding="ascii").strip():
+            return None
+        os.utime(seal)
+        return path
+
+    def writing(self, key: str, suffix: str = ".safetensors") -> _Writing:
+        """A context that gives a temporary path and files it under `key` if the body succeeds."""
+        return _Writing(self._path(key, suffix))
+
+    def drop(self, key: str, suffix: str = ".safetensors") -> None:
+        """Forget a result that will not be needed again."""
+        path = self._path(key, suffix)
+        path.with_suffix(".sha256").unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+
+    def _path(self, key: str, suffix: str) -> Path:
+        return self._folder / f"{key}{suffix}"
+
+
+class _Writing:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._context = replacing_file(path)
+
+    def __enter__(self) -> Path:
+        self._temporary = self._context.__enter__()
+        return self._temporary
+
+    def __exit__(self, *failure: Any) -> None:
+        digest = None if failure[0] else sha256_of(self._temporary)
+        self._context.__exit__(*failure)
+        if digest is not None:
+            with replacing_file(self._path.with_suffix(".sha256")) as seal:
+                seal.write_text(digest + "\n", encoding="ascii")
+
+
+def trim(limit_bytes: float, folder: Path = FOLDER) -> int:
+    """Drop the files used longest ago until the store is below `limit_bytes`; gives the bytes freed."""
+    seals = sorted(folder.glob("*/*.sha256"), key=lambda seal: seal.stat().st_mtime)
+    sizes: Mapping[Path, int] = {
+        path: path.stat().st_size for path in folder.glob("*/*") if path.suffix in SUFFIXES
+    }
+    excess, freed = sum(sizes.values()) - limit_bytes, 0
+    for seal in seals:
+        if freed >= excess:
+            break
+        for suffix in SUFFIXES:
+            path = seal.with_suffix(suffix)
+            if path in sizes:
+                seal.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+                freed += sizes[path]
+    return freed
+
+
+__all__ = ["FOLDER", "BlockStore", "code_version", "key_of", "link_or_copy", "trim"]

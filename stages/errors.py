@@ -1,0 +1,29 @@
+"""What a person is told when something cannot go on: one line, with the way out."""
+
+
+class SecateurError(Exception):
+    """Something the user can put right; the message says what was expected, what came, what to do."""
+
+
+class ParameterError(SecateurError):
+    """A value in params.yaml that cannot be used; the message begins with the parameter's name."""
+
+
+class SourceError(SecateurError):
+    """A model, text or wheel that cannot be had, or is not what its hash says."""
+
+
+class ArtifactError(SecateurError):
+    """A file that is missing, corrupt, or made from other inputs than the ones at hand."""
+
+
+class NotFiniteError(SecateurError):
+    """NaN or infinity in weights, activations or statistics; the message names the place."""
+
+
+class NotPositiveDefiniteError(SecateurError):
+    """A Gram matrix that no allowed damping made positive definite."""
+
+
+class ArchitectureError(SecateurError):
+    """A model whose blocks or linears could not be found by their structure."""

@@ -1,0 +1,1 @@
+"""Everything that knows transformers: find blocks, run them, load and write checkpoints."""

@@ -1,0 +1,130 @@
+"""The life of one stage: read parameters, do the work, publish the outputs, tell the cost.
+
+Every stage module ends with `sys.exit(run_stage("name", main))`. An error the user can put right
+becomes one line and exit code 2; outputs appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import logging
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stages import params
+from stages.artifacts.atomic import replacing_folder, write_json
+from stages.errors import ParameterError, SecateurError
+
+COSTS = Path("metrics/cost")
+log = logging.getLogger("secateur")
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """What a stage is given: its name, the parameters, a way to publish folders and note figures."""
+
+    name: str
+    params: params.Params
+    sections: tuple[str, ...]
+    figures: dict[str, Any] = field(default_factory=dict)
+    """Figures that go into metrics/cost/<name>.json beside the seconds."""
+
+    @contextmanager
+    def output(self, path: Path) -> Iterator[Path]:
+        """A folder to fill; it replaces `path` when the body succeeds and params.yaml still agrees."""
+        with replacing_folder(path) as temporary:
+            yield temporary
+            self._check_unchanged()
+
+    def _check_unchanged(self) -> None:
+        now = params.read()
+        for section in self.sections:
+            if getattr(now, section) != getattr(self.params, section):
+                raise ParameterError(
+                    f"params.yaml: {section} changed while {self.name} was running: nothing was written; "
+                    "run it again (use `dvc exp run -S` to try values side by side)"
+                )
+
+
+def run_stage(
+    name: str,
+    main: Callable[[StageRun], None],
+    sections: Iterable[str],
+    arguments: list[str] | None = None,
+    cost_name: str | None = None,
+) -> int:
+    """Run `main` with the parameters at hand and give the exit code: 0, 2 (told why) or 130 (stopped)."""
+    logging.basicConfig(level=logging.INFO, format=f"{name:<10} %(message)s", stream=sys.stderr, force=True)
+    for noisy in ("httpx", "datasets", "filelock", "fsspec", "urllib3", "transformers"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    wall, cpu = time.perf_counter(), time.process_time()
+    try:
+        run = StageRun(name, params.read(), tuple(sections))
+        main(run)
+        cost = {
+            **run.figures,
+            "seconds": round(time.perf_counter() - wall, 2),
+            "cpu_seconds": round(time.process_time() - cpu, 2),
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }
+        write_json(COSTS / f"{cost_name or name}.json", cost)
+    except SecateurError as error:
+        return _failed(name, str(error))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        free = shutil.disk_usage(".").free / 1e9
+        return _failed(name, f"the disk is full ({free:.1f} GB free in {Path.cwd()}): free some, then run again")
+    except KeyboardInterrupt:
+        return _failed(name, "stopped; finished blocks are kept, run again to go on", code=130)
+    return 0
+
+
+def _failed(name: str, message: str, code: int = 2) -> int:
+    print(f"{name}: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    _bring_back_last_outputs()
+    return code
+
+
+def _bring_back_last_outputs() -> None:
+    """DVC deletes a stage's outputs before it runs: after a failure, take the last good ones from its cache."""
+    stage = os.environ.get("DVC_STAGE")
+    if stage and shutil.which("dvc") and Path("dvc.lock").exists():
+        command = ["dvc", "checkout", "--quiet", "--force", stage]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            log.info("the outputs of the last successful run are back in place")
+
+
+def parser_of(name: str, description: str) -> argparse.ArgumentParser:
+    """A parser whose --help says what the stage does."""
+    return argparse.ArgumentParser(
+        prog=f"python -m stages.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def need_disk(folder: Path, needed: float, what: str) -> None:
+    """Raise SecateurError unless the disk under `folder` has room for `needed` bytes."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise SecateurError(
+            f"the disk is too small for {what}: expected {needed / 1e9:.2f} GB free in {folder}, got {free / 1e9:.2f}: "
+            "free some, or use fewer calibration.sequences"
+        )
+
+
+def read_json(path: Path) -> Any:
+    """Contents of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
