@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from stages import solvers
 from stages.errors import ParameterError
 from stages.models.roles import ROLES
 
@@ -267,18 +268,11 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _known_methods(self) -> Params:
-        known = method_names()
+        known = solvers.names()
         for name in sorted(self.solve.methods() | set(self.methods)):
             if name not in known:
                 raise ValueError(f"unknown method {name!r}: expected one of {', '.join(known)}")
         return self
-
-
-def method_names() -> list[str]:
-    """Names of the methods there are: one file each in stages/solvers (see adding-a-method.md)."""
-    folder = Path(__file__).parent / "solvers"
-    shared = {"__init__", "contract", "registry"}
-    return sorted(path.stem for path in folder.glob("*.py") if path.stem not in shared)
 
 
 def read(path: Path = PATH) -> Params:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import logging
 import os
 import resource
@@ -21,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from stages import params
 from stages.artifacts.atomic import replacing_folder, write_json
@@ -50,11 +51,16 @@ class StageRun:
     def _check_unchanged(self) -> None:
         now = params.read()
         for section in self.sections:
-            if getattr(now, section) != getattr(self.params, section):
+            if _section(now, section) != _section(self.params, section):
                 raise ParameterError(
                     f"params.yaml: {section} changed while {self.name} was running: nothing was written; "
                     "run it again (use `dvc exp run -S` to try values side by side)"
                 )
+
+
+def _section(values: params.Params, name: str) -> Any:
+    """A section; of `methods`, the settings of solve.method (rules carry their own)."""
+    return values.methods.get(values.solve.method) if name == "methods" else getattr(values, name)
 
 
 def run_stage(
@@ -115,6 +121,11 @@ def parser_of(name: str, description: str) -> argparse.ArgumentParser:
     )
 
 
+def progress(*things: Any, **options: Any) -> tqdm[Any]:
+    """A progress bar (tqdm's arguments), rarely redrawn where its output goes to a file."""
+    return tqdm(*things, mininterval=0.1 if sys.stderr.isatty() else 10.0, **options)
+
+
 def need_disk(folder: Path, needed: float, what: str) -> None:
     """Raise SecateurError unless the disk under `folder` has room for `needed` bytes."""
     free = shutil.disk_usage(folder).free
@@ -123,8 +134,3 @@ def need_disk(folder: Path, needed: float, what: str) -> None:
             f"the disk is too small for {what}: expected {needed / 1e9:.2f} GB free in {folder}, got {free / 1e9:.2f}: "
             "free some, or use fewer calibration.sequences"
         )
-
-
-def read_json(path: Path) -> Any:
-    """Contents of a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))

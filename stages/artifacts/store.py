@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.artifacts.atomic import link_or_copy, replacing_file
+from stages.artifacts.atomic import replacing_file
 from stages.artifacts.manifest import sha256_of
 
 FOLDER = Path(".cache/blocks")
@@ -51,9 +51,19 @@ class BlockStore:
         os.utime(seal)
         return path
 
-    def writing(self, key: str, suffix: str = ".safetensors") -> _Writing:
-        """A context that gives a temporary path and files it under `key` if the body succeeds."""
-        return _Writing(self._path(key, suffix))
+    def make(self, key: str, write: Callable[[Path], None], suffix: str = ".safetensors") -> Path:
+        """The file that `write(temporary path)` writes, filed under `key`."""
+        path = self._path(key, suffix)
+        with replacing_file(path) as temporary:
+            write(temporary)
+            digest = sha256_of(temporary)
+        with replacing_file(path.with_suffix(".sha256")) as seal:
+            seal.write_text(digest + "\n", encoding="ascii")
+        return path
+
+    def get(self, key: str, write: Callable[[Path], None], suffix: str = ".safetensors") -> Path:
+        """The intact file with this key; where there is none, the one `write` makes."""
+        return self.find(key, suffix) or self.make(key, write, suffix)
 
     def drop(self, key: str, suffix: str = ".safetensors") -> None:
         """Forget a result that will not be needed again."""
@@ -63,23 +73,6 @@ class BlockStore:
 
     def _path(self, key: str, suffix: str) -> Path:
         return self._folder / f"{key}{suffix}"
-
-
-class _Writing:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._context = replacing_file(path)
-
-    def __enter__(self) -> Path:
-        self._temporary = self._context.__enter__()
-        return self._temporary
-
-    def __exit__(self, *failure: Any) -> None:
-        digest = None if failure[0] else sha256_of(self._temporary)
-        self._context.__exit__(*failure)
-        if digest is not None:
-            with replacing_file(self._path.with_suffix(".sha256")) as seal:
-                seal.write_text(digest + "\n", encoding="ascii")
 
 
 def trim(limit_bytes: float, folder: Path = FOLDER) -> int:
@@ -100,5 +93,3 @@ def trim(limit_bytes: float, folder: Path = FOLDER) -> int:
                 freed += sizes[path]
     return freed
 
-
-__all__ = ["FOLDER", "BlockStore", "code_version", "key_of", "link_or_copy", "trim"]

@@ -27,8 +27,12 @@ CODES = {
     torch.bfloat16: "BF16",
     torch.int64: "I64",
     torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
     torch.uint8: "U8",
     torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
 }
 DTYPES = {code: dtype for dtype, code in CODES.items()}
 Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]

@@ -1,0 +1,103 @@
+"""Hidden states of many sequences in one file, written and read a chunk of sequences at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from stages.artifacts.tensors import TensorWriter, read_layout, read_rows
+from stages.errors import ArtifactError
+
+NAME = "states"
+Shape = tuple[int, int, int]
+"""sequences, length, width"""
+
+
+class StatesWriter(Protocol):
+    """A context that takes the sequences in order."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None: ...
+    def append(self, states: Tensor) -> None:
+        """Write the next sequences, (some, length, width)."""
+
+
+def writer_of(path: Path, file_format: str, shape: Shape, dtype: torch.dtype) -> StatesWriter:
+    """A writer of `shape` hidden states in `file_format`: safetensors, or Parquet with a token a row."""
+    kind = _SafetensorsStates if file_format == "safetensors" else _ParquetStates
+    return kind(path, shape, dtype)
+
+
+def states_shape(path: Path) -> Shape:
+    """sequences, length, width of a file."""
+    if path.suffix == ".safetensors":
+        shape = read_layout(path)[NAME][1]
+        return shape[0], shape[1], shape[2]
+    metadata = pq.read_schema(path).metadata
+    sequences, length, width = (int(metadata[key]) for key in (b"sequences", b"length", b"width"))
+    return sequences, length, width
+
+
+def read_states(path: Path, chunk: int) -> Iterator[Tensor]:
+    """The sequences of a file, at most `chunk` at a time, each (some, length, width)."""
+    sequences, length, width = states_shape(path)
+    if path.suffix == ".safetensors":
+        for start in range(0, sequences, chunk):
+            yield read_rows(path, NAME, start, min(start + chunk, sequences))
+        return
+    with pq.ParquetFile(path) as file:
+        dtype = getattr(torch, file.schema_arrow.metadata[b"dtype"].decode())
+        for batch in file.iter_batches(batch_size=chunk * length):
+            values = batch.column(0).flatten().to_numpy(zero_copy_only=False)
+            if len(values) % (length * width):
+                raise ArtifactError(f"{path}: expected whole sequences of {length} tokens: run the extract stage again")
+            yield torch.from_numpy(values.copy()).view(-1, length, width).to(dtype)
+
+
+class _SafetensorsStates:
+    def __init__(self, path: Path, shape: Shape, dtype: torch.dtype) -> None:
+        self._writer = TensorWriter(path, {NAME: (dtype, shape)})
+
+    def append(self, states: Tensor) -> None:
+        self._writer.write(NAME, states)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._writer.__exit__(kind, error, trace)
+
+
+class _ParquetStates:
+    """A row a token, fixed-size lists of floats; Parquet has no bfloat16, which float32 holds exactly."""
+
+    def __init__(self, path: Path, shape: Shape, dtype: torch.dtype) -> None:
+        sequences, length, width = shape
+        self._stored = torch.float16 if dtype == torch.float16 else torch.float32
+        value = pa.float16() if dtype == torch.float16 else pa.float32()
+        facts = {"sequences": sequences, "length": length, "width": width, "dtype": str(dtype).removeprefix("torch.")}
+        schema = pa.schema([(NAME, pa.list_(value, width))], metadata={k: str(v) for k, v in facts.items()})
+        self._schema, self._missing = schema, sequences
+        self._writer = pq.ParquetWriter(path, schema, compression="none", use_dictionary=False)
+
+    def append(self, states: Tensor) -> None:
+        values: np.ndarray = states.detach().cpu().to(self._stored).contiguous().view(-1).numpy()
+        column = pa.FixedSizeListArray.from_arrays(pa.array(values), states.shape[-1])
+        self._writer.write_table(pa.table([column], schema=self._schema))
+        self._missing -= states.shape[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._writer.close()
+        if kind is None and self._missing:
+            raise ValueError(f"{self._missing} sequences were not written")

@@ -1,0 +1,77 @@
+"""A Hugging Face checkpoint with the pruned weights -> data/pruned.
+
+Plain AutoModelForCausalLM loads it. Beside it: masks.safetensors (packed bits) and
+pruning_manifest.json (method, parameters, sources, sparsity of every tensor). It is loaded again and
+compared before it is published.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from stages import __version__
+from stages.artifacts.atomic import write_json
+from stages.artifacts.manifest import read_manifest, sha256_of, verified
+from stages.artifacts.tokens import read_tokens
+from stages.assembly import Pruned, check_masks, write_checkpoint, write_masks
+from stages.reload import compare
+from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
+from stages.solution import TABLE, Row, read_table
+from stages.workspace import MODEL, PRUNED, SOLUTION, TEXTS, block_file, open_model, same_model
+
+SECTIONS = ("compute", "assemble")
+MANIFEST = "pruning_manifest.json"
+PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
+
+
+def main(run: StageRun) -> None:
+    """Write the checkpoint, its masks and its manifest, checked by loading it."""
+    model, identity = open_model(run.params.compute)
+    solution = read_manifest(SOLUTION)
+    same_model(solution, identity, SOLUTION)
+    rows = {row["linear"]: row for row in read_table(verified(SOLUTION, TABLE, solution))}
+    pruned = Pruned(model, [verified(SOLUTION, block_file(index), solution) for index in range(model.blocks)])
+    source = read_manifest(MODEL)
+    size = sum((MODEL / name).stat().st_size for name in source["files"])
+    need_disk(Path("."), size, "the pruned checkpoint")
+    tokens = read_tokens(TEXTS, "calibration", read_manifest(TEXTS))
+
+    with progress(total=model.blocks, desc="check masks", unit="block") as bar:
+        check_masks(pruned, rows, bar.update)
+    with run.output(PRUNED) as folder:
+        with progress(total=size, desc="write", unit="B", unit_scale=True) as bar:
+            write_checkpoint(MODEL, folder, pruned, bar.update)
+        write_masks(folder, pruned)
+        trust = bool(source.get("source", {}).get("trust_remote_code", False))
+        figures = compare(folder, pruned, tokens, run.params.assemble.max_logit_difference, trust)
+        write_json(folder / MANIFEST, _facts(folder, solution, source, rows, figures))
+
+
+def _facts(
+    folder: Path, solution: dict[str, Any], source: dict[str, Any], rows: dict[str, Row], reloaded: dict[str, Any]
+) -> dict[str, Any]:
+    weights, kept = (sum(row[column] for row in rows.values()) for column in ("weights", "kept"))
+    told = ("role", "method", "pattern", "weights", "kept", "sparsity", "relative_error", "damping", "attempts")
+    return {
+        "format": 1,
+        "solve": solution["solve"],
+        "settings": solution["settings"],
+        "calibration": solution["calibration"],
+        "source": {key: value for key, value in source.items() if key != "files"},
+        "source_files": source["files"],
+        "sparsity": 1 - kept / weights,
+        "weights": weights,
+        "kept": kept,
+        "tensors": {f"{name}.weight": {key: row[key] for key in told} for name, row in rows.items()},
+        "reloaded": reloaded,
+        "versions": {"secateur": __version__, **{package: version(package) for package in PACKAGES}},
+        "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()},
+    }
+
+
+if __name__ == "__main__":
+    parser_of("assemble", __doc__).parse_args()
+    sys.exit(run_stage("assemble", main, SECTIONS))

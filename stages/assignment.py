@@ -1,0 +1,124 @@
+"""Who prunes what: settings and rules of params.yaml, resolved for each linear."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from stages.errors import ParameterError
+from stages.linalg.ranking import kept_by_global_magnitude
+from stages.models.streamed import StreamedModel
+from stages.models.structure import Linear
+from stages.params import Params, Rule
+from stages.solvers import registry
+from stages.solvers.contract import Budget, LinearSolver
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """How one linear is pruned.
+
+    solver: the method with its settings, found under the name `method`;
+    kept:   the exact number of weights kept, where the whole model was ranked (scope `model`).
+    """
+
+    method: str
+    solver: LinearSolver
+    sparsity: float
+    pattern: str
+    scope: str
+    kept: int | None = None
+
+    @property
+    def groups(self) -> tuple[int, int] | None:
+        """(n_keep, group_size) of an N:M pattern."""
+        if ":" not in self.pattern:
+            return None
+        n_keep, group_size = self.pattern.split(":")
+        return int(n_keep), int(group_size)
+
+    @property
+    def leaves_dense(self) -> bool:
+        """Whether nothing is to be removed."""
+        groups = self.groups
+        return self.sparsity == 0 if groups is None else groups[0] == groups[1]
+
+    def facts(self) -> dict[str, Any]:
+        """What a result follows from, as JSON."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**values, "solver": dataclasses.asdict(self.solver)}  # type: ignore[call-overload]
+
+
+def budget_of(assignments: Sequence[Assignment]) -> Budget:
+    """The budget of linears that are solved together: alike but for their counts."""
+    first = assignments[0]
+    counts = [assignment.kept for assignment in assignments]
+    kept = None if None in counts else tuple(counts)
+    scope = "row" if first.scope == "row" else "linear"
+    return Budget(first.sparsity, scope, first.groups, kept)  # type: ignore[arg-type]
+
+
+def assign(params: Params, model: StreamedModel) -> dict[str, Assignment]:
+    """The assignment of every linear of the model, by name.
+
+    Raises ParameterError where a rule asks for what its method, or the linear's width, cannot do.
+    """
+    found, solvers = dict[str, Assignment](), dict[int, LinearSolver]()
+    linears = [linear for index in range(model.blocks) for linear in model.linears(index)]
+    for linear in linears:
+        number, rule = _rule_of(params, linear)
+        if number not in solvers:
+            solvers[number] = _solver_of(params, rule)
+        found[linear.name] = _resolved(params, rule, solvers[number], linear)
+    return _ranked(model, linears, found)
+
+
+def _rule_of(params: Params, linear: Linear) -> tuple[int, Rule]:
+    for number, rule in enumerate(params.solve.rules):
+        if rule.matches(linear.role, linear.block):
+            return number, rule
+    return -1, Rule()
+
+
+def _solver_of(params: Params, rule: Rule) -> LinearSolver:
+    method = rule.method or params.solve.method
+    settings = params.methods.get(method, {}) if rule.settings is None else rule.settings
+    return registry.load(method, settings)
+
+
+def _resolved(params: Params, rule: Rule, solver: LinearSolver, linear: Linear) -> Assignment:
+    method = rule.method or params.solve.method
+    scope = rule.scope or params.solve.scope
+    scope = solver.scopes[0] if scope == "auto" else scope
+    if scope not in solver.scopes:
+        raise ParameterError(f"solve.scope: {method} works in {', '.join(solver.scopes)}, got {scope}")
+    sparsity = params.solve.sparsity if rule.sparsity is None else rule.sparsity
+    assignment = Assignment(method, solver, sparsity, rule.pattern or params.solve.pattern, scope)
+    if assignment.groups and linear.shape[1] % assignment.groups[1]:
+        raise ParameterError(
+            f"solve.pattern: {assignment.pattern} does not divide the {linear.shape[1]} inputs of {linear.name}: use "
+            "another group size, or a rule with `pattern: unstructured` for its role"
+        )
+    return assignment
+
+
+def _ranked(model: StreamedModel, linears: list[Linear], found: dict[str, Assignment]) -> dict[str, Assignment]:
+    """Turn scope `model` into counts: the weights of all linears with one such assignment compete."""
+    competing: dict[float, list[Linear]] = {}
+    for linear in linears:
+        assignment = found[linear.name]
+        if assignment.scope == "model" and assignment.groups is None:
+            competing.setdefault(assignment.sparsity, []).append(linear)
+    for sparsity, together in competing.items():
+
+        def weights(together: list[Linear] = together) -> Iterable[Tensor]:
+            return (model.stored_weight(linear).to(model.device) for linear in together)
+
+        counts = kept_by_global_magnitude(weights, sparsity)
+        for linear, kept in zip(together, counts, strict=True):
+            found[linear.name] = dataclasses.replace(found[linear.name], kept=kept)
+    return found

@@ -1,0 +1,84 @@
+"""Hidden states entering every block of the dense model -> data/activations.
+
+Block by block: what enters block b is run through it and gives what enters block b + 1, so that only
+one block and a chunk of sequences are in memory. Everything inside a block follows from its input;
+nothing else is stored. Finished blocks are kept in the block store: a killed run goes on from them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.artifacts.atomic import link_or_copy
+from stages.artifacts.manifest import identity_of, read_manifest, write_manifest
+from stages.artifacts.store import BlockStore, key_of
+from stages.artifacts.tokens import read_tokens, sample_windows
+from stages.models.compute import dtype_of
+from stages.models.streamed import StreamedModel
+from stages.params import Params
+from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
+from stages.walk import advance, write_embeddings
+from stages.workspace import ACTIVATIONS, TEXTS, block_file, code_of, compute_facts, open_model
+
+SECTIONS = ("compute", "calibration", "extract")
+log = logging.getLogger("secateur")
+
+
+def main(run: StageRun) -> None:
+    """Write one file a block, and the manifest."""
+    model, identity = open_model(run.params.compute)
+    windows, facts = _windows(run.params)
+    facts |= {"model": identity, **compute_facts(model, run.params.compute.chunk)}
+    dtype = dtype_of(run.params.extract.dtype, model.dtype)
+    size = windows.numel() * model.width * dtype.itemsize * model.blocks
+    need_disk(Path("."), size, "the activations")
+    log.info("%d sequences of %d tokens: %.0f MB on disk", *windows.shape, size / 1e6)
+
+    store, suffix = BlockStore("extract"), f".{run.params.extract.format}"
+    keys = [key_of(task="extract", block=index, **facts) for index in range(model.blocks)]
+    paths: list[Path] = []
+    for index in progress(range(model.blocks), desc="extract", unit="block"):
+        write = partial(_write_block, model, index, paths, windows, run.params, dtype)
+        paths.append(store.get(keys[index], write, suffix))
+    with run.output(ACTIVATIONS) as folder:
+        for index, path in enumerate(paths):
+            link_or_copy(path, folder / block_file(index, suffix))
+        calibration = {"text": read_manifest(TEXTS)["calibration"], **run.params.calibration.model_dump()}
+        write_manifest(folder, {"model": identity, "texts": identity_of(TEXTS), "calibration": calibration})
+    for key in keys:
+        store.drop(key, suffix)
+
+
+def _windows(params: Params) -> tuple[Tensor, dict[str, Any]]:
+    """The calibration windows, and the facts that the hidden states follow from."""
+    texts, calibration = read_manifest(TEXTS), params.calibration
+    tokens = read_tokens(TEXTS, "calibration", texts)
+    windows = sample_windows(tokens, calibration.sequences, calibration.length, calibration.seed)
+    return windows, {
+        "code": code_of("extract.py", "walk.py", "models", "artifacts/activations.py"),
+        "tokens": texts["files"]["calibration.parquet"],
+        "calibration": calibration.model_dump(),
+        "extract": params.extract.model_dump(),
+    }
+
+
+def _write_block(
+    model: StreamedModel, index: int, before: list[Path], windows: Tensor, params: Params, dtype: torch.dtype, path: Path
+) -> None:
+    file_format, chunk = params.extract.format, params.compute.chunk
+    if index == 0:
+        write_embeddings(model, windows, path, file_format, dtype)
+    else:
+        advance(model, index - 1, before[-1], path, chunk, file_format, dtype)
+
+
+if __name__ == "__main__":
+    parser_of("extract", __doc__).parse_args()
+    sys.exit(run_stage("extract", main, SECTIONS))

@@ -1,0 +1,1 @@
+"""Pure mathematics: tensors in, tensors out; device and dtype come from the input."""

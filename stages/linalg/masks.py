@@ -1,0 +1,57 @@
+"""Keep masks with exact counts, and their packed form."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def removed_count(total: int, sparsity: float) -> int:
+    """Weights removed of `total` at `sparsity`: the nearest whole number, halves up."""
+    return int(sparsity * total + 0.5)
+
+
+def removed_before(removed: int, position: int, length: int) -> int:
+    """Share of `removed` that falls on the first `position` of `length` places; all of it at the end."""
+    return (2 * removed * position + length) // (2 * length)
+
+
+def keep_largest(scores: Tensor, kept: int) -> Tensor:
+    """Mask, True at the `kept` largest scores along the last axis; among equal scores the first stay.
+
+    Exact for any count, 0 and all included, with ties and in any order of memory: a threshold by
+    selection, then the ties filled up in order. Scores must be finite.
+    """
+    length = scores.shape[-1]
+    if kept <= 0:
+        return torch.zeros_like(scores, dtype=torch.bool)
+    if kept >= length:
+        return torch.ones_like(scores, dtype=torch.bool)
+    threshold = scores.kthvalue(length - kept + 1, dim=-1, keepdim=True).values
+    above, ties = scores > threshold, scores == threshold
+    missing = kept - above.sum(-1, keepdim=True)
+    return above | (ties & (ties.cumsum(-1) <= missing))
+
+
+def keep_groups(scores: Tensor, n_keep: int, group_size: int) -> Tensor:
+    """Mask that keeps the `n_keep` largest of every `group_size` scores along the last axis."""
+    grouped = scores.unflatten(-1, (-1, group_size))
+    return keep_largest(grouped, n_keep).flatten(-2)
+
+
+def satisfies_groups(keep: Tensor, n_keep: int, group_size: int) -> bool:
+    """Whether no group of `group_size` along the last axis keeps more than `n_keep`."""
+    return bool((keep.unflatten(-1, (-1, group_size)).sum(-1) <= n_keep).all())
+
+
+def pack(keep: Tensor) -> Tensor:
+    """Mask as uint8, eight entries a byte in row-major order, the first in the highest bit."""
+    return torch.from_numpy(np.packbits(keep.flatten().cpu().numpy()))
+
+
+def unpack(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The mask of this shape that `pack` packed."""
+    total = int(np.prod(shape))
+    bits = np.unpackbits(packed.cpu().numpy(), count=total)
+    return torch.from_numpy(bits).view(torch.bool).reshape(shape)

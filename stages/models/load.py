@@ -1,0 +1,76 @@
+"""A checkpoint folder as one whole model, with its tokenizer: for evaluation, not for the walk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from stages.errors import ArtifactError, ParameterError
+
+
+def load_model(
+    folder: Path, dtype: str = "auto", device: str = "auto", trust_remote_code: bool = False
+) -> PreTrainedModel:
+    """The causal language model in `folder`, in evaluation mode.
+
+    dtype:  a torch dtype's name, or auto for the one it was saved in.
+    device: cpu, cuda, cuda:<n>, or auto for cuda where there is one.
+
+    Only local safetensors files are read. Code inside the checkpoint runs only with
+    `trust_remote_code`. Raises ArtifactError if the folder holds no such checkpoint.
+    """
+    target = resolved_device(device)
+    if not (folder / "config.json").is_file():
+        raise ArtifactError(f"{folder}/config.json is missing: run the stage that writes {folder} (dvc repro)")
+    transformers_logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            str(folder),
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise ArtifactError(f"{folder} cannot be loaded as a causal language model: {why}") from error
+    model.eval().requires_grad_(False)
+    return model.to(target)  # type: ignore[arg-type, no-any-return]
+
+
+def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """The tokenizer in `folder`; raises ArtifactError if there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(  # type: ignore[no-any-return]
+            str(folder), local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise ArtifactError(f"{folder} holds no tokenizer that can be loaded: {why}") from error
+
+
+def resolved_device(name: str) -> torch.device:
+    """The device that `name` means here; raises ParameterError for a GPU that is not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ParameterError(
+            f"compute.device: {name} was asked for, this machine has {torch.cuda.device_count()} CUDA devices: "
+            "use auto or cpu"
+        )
+    return device
+
+
+def longest_input(model: PreTrainedModel) -> int | None:
+    """How many positions the model was made for, or None where its configuration does not say."""
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return int(longest) if longest else None

@@ -1,0 +1,218 @@
+"""A model of which one block at a time is in memory.
+
+To run block b, its weights are read from the checkpoint and the model's own forward is called:
+blocks before b pass their input through, block b receives the hidden states at hand, and the forward
+ends when b has answered. So every block gets its masks and positions from the model itself, whatever
+the architecture and the transformers release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stages.errors import ArchitectureError
+from stages.models.checkpoint import Checkpoint
+from stages.models.compute import dtype_of
+from stages.models.names import stored_names
+from stages.models.skeleton import build_skeleton, forward_as, lend, take_back
+from stages.models.structure import Linear, find_blocks, linears_of
+
+
+class Finished(Exception):
+    """Ends a forward whose rest is not wanted."""
+
+
+class StreamedModel:
+    """The causal language model in `folder`, its blocks loaded one at a time.
+
+    Attributes: checkpoint; stored, the checkpoint's dtype; dtype and device of the computation;
+    blocks, how many there are; stored_names, the checkpoint's name of each parameter.
+    """
+
+    def __init__(
+        self, folder: Path, device: torch.device, dtype: str = "auto", trust_remote_code: bool = False
+    ) -> None:
+        self.checkpoint = Checkpoint(folder)
+        self.device, self.stored = device, self.checkpoint.dtype()
+        self.dtype = dtype_of(dtype, self.stored)
+        self._model = build_skeleton(folder, self.dtype, trust_remote_code)
+        for part in self._model.modules():
+            part._buffers.update({n: b if b is None else b.to(device) for n, b in part._buffers.items()})
+        self.stored_names = stored_names(self._model, self.checkpoint.files)
+        self._prefix, self._blocks = find_blocks(self._model)
+        self.blocks = len(self._blocks)
+        self._wraps: bool | None = None
+        self._lend(self._model, self._outside_names(embeddings=False))
+
+    def linears(self, index: int) -> list[Linear]:
+        """The linears of block `index`."""
+        return linears_of(self._blocks[index], self._prefix, index)
+
+    def module(self, name: str) -> nn.Module:
+        """The module with this dotted name."""
+        return self._model.get_submodule(name)
+
+    def stored_weight(self, linear: Linear) -> Tensor:
+        """Weight (d_out, d_in) of a linear as the checkpoint holds it, on the CPU."""
+        return linear.weight(self._read([linear.tensor])[linear.tensor])
+
+    @contextmanager
+    def loaded(self, index: int, replaced: Mapping[str, Tensor] | None = None) -> Iterator[None]:
+        """Block `index` with its weights; tensors named in `replaced` are taken from there."""
+        start = f"{self._prefix}.{index}."
+        names = [start + name for name in self._blocks[index].state_dict()]
+        ours = {name: tensor for name, tensor in (replaced or {}).items() if name in names}
+        tensors = self._read(name for name in names if name not in ours) | ours
+        tensors = {name.removeprefix(start): tensor for name, tensor in tensors.items()}
+        lend(self._blocks[index], tensors, self.device, self.dtype)
+        try:
+            yield
+        finally:
+            take_back(self._blocks[index])
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Hidden states (sequences, length, width) entering block 0, from token ids (sequences, length)."""
+        seen: list[Tensor] = []
+
+        def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            seen.append(args[0] if args else kwargs["hidden_states"])
+            raise Finished
+
+        with ExitStack() as stack:
+            stack.enter_context(self._embeddings())
+            stack.callback(self._blocks[0].register_forward_pre_hook(enter, with_kwargs=True).remove)
+            self._forward(input_ids=tokens.to(self.device))
+        return seen[0]
+
+    def run(self, index: int, states: Tensor) -> Tensor:
+        """Output of block `index`, which must be loaded, for `states` (sequences, length, width)."""
+        seen = self._run(index, states)
+        if not seen:
+            raise ArchitectureError(f"{type(self._model).__name__}: the forward did not reach block {index}")
+        return seen[0][0] if isinstance(seen[0], tuple) else seen[0]
+
+    def run_inside(self, index: int, states: Tensor) -> None:
+        """Run the loaded block for what its own hooks see; a hook may raise Finished to end it."""
+        self._run(index, states)
+
+    @torch.no_grad()
+    def logits(self, tokens: Tensor, replaced: Callable[[int], Mapping[str, Tensor]] | None = None) -> Tensor:
+        """Logits (sequences, length, vocabulary), blocks loaded as the forward reaches them.
+
+        replaced: gives, for a block, the tensors that differ from the checkpoint's.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self._embeddings())
+            for index, block in enumerate(self._blocks):
+                stack.enter_context(forward_as(block, self._loading_forward(index, replaced)))
+            logits: Tensor = self._model(input_ids=tokens.to(self.device), use_cache=False).logits
+        return logits
+
+    def _loading_forward(
+        self, index: int, replaced: Callable[[int], Mapping[str, Tensor]] | None
+    ) -> Callable[..., Any]:
+        forward = self._blocks[index].forward
+
+        def load_and_run(*args: Any, **kwargs: Any) -> Any:
+            with self.loaded(index, replaced and replaced(index)):
+                return forward(*args, **kwargs)
+
+        return load_and_run
+
+    def _run(self, index: int, states: Tensor) -> list[Any]:
+        block, seen = self._blocks[index], list[Any]()
+
+        def answer(block: nn.Module, args: Any, output: Any) -> None:
+            seen.append(output)
+            raise Finished
+
+        with ExitStack() as stack:
+            if index > 0:
+                through = _through_in_tuple if self._answers_with_tuple() else _through
+                for earlier in self._blocks[:index]:
+                    stack.enter_context(forward_as(earlier, through))
+            enter = _substitute(states.to(self.device, self.dtype))
+            stack.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
+            stack.callback(block.register_forward_hook(answer).remove)
+            self._forward(inputs_embeds=self._placeholder(*states.shape[:2]))
+        return seen
+
+    def _answers_with_tuple(self) -> bool:
+        """Whether blocks give (states, ...) instead of states: learnt once, from block 0."""
+        if self._wraps is None:
+            with self.loaded(0):
+                seen = self._run(0, torch.zeros(1, 2, self.width))
+            self._wraps = isinstance(seen[0], tuple)
+        return self._wraps
+
+    @property
+    def width(self) -> int:
+        """Width of the hidden states."""
+        return int(self._model.config.hidden_size)
+
+    @torch.no_grad()
+    def _forward(self, **inputs: Tensor) -> None:
+        try:
+            self._model(**inputs, use_cache=False)
+        except Finished:
+            pass
+
+    def _placeholder(self, sequences: int, length: int) -> Tensor:
+        """Embeddings of no content, to start a forward whose first blocks are passed through."""
+        width = self._model.get_input_embeddings().embedding_dim
+        zero = torch.zeros(1, 1, 1, dtype=self.dtype, device=self.device)
+        return zero.expand(sequences, length, width)
+
+    def _lend(self, module: nn.Module, names: list[str]) -> None:
+        lend(module, self._read(names), self.device, self.dtype)
+
+    def _read(self, names: Iterable[str]) -> dict[str, Tensor]:
+        stored = {self.stored_names.get(name, name): name for name in names}
+        return {stored[tensor]: value for tensor, value in self.checkpoint.read(stored).items()}
+
+    def _outside_names(self, embeddings: bool) -> list[str]:
+        """Tensors outside the blocks: the (large) input and output embeddings, or all others."""
+        ends = (self._model.get_input_embeddings(), self._model.get_output_embeddings())
+        large = {id(parameter) for end in ends if end is not None for parameter in end.parameters()}
+        state = self._model.state_dict(keep_vars=True)
+        return [
+            name
+            for name, tensor in state.items()
+            if not name.startswith(f"{self._prefix}.")
+            and name in self.stored_names
+            and (id(tensor) in large) == embeddings
+        ]
+
+    @contextmanager
+    def _embeddings(self) -> Iterator[None]:
+        """The model with its input and output embeddings in memory."""
+        self._lend(self._model, self._outside_names(embeddings=True))
+        self._model.tie_weights()
+        try:
+            yield
+        finally:
+            for end in (self._model.get_input_embeddings(), self._model.get_output_embeddings()):
+                take_back(end)
+
+
+def _substitute(states: Tensor) -> Callable[..., Any]:
+    def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return (states, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": states}
+
+    return enter
+
+
+def _through(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return hidden_states
+
+
+def _through_in_tuple(hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor]:
+    return (hidden_states,)

@@ -1,0 +1,133 @@
+"""What every layer-wise method takes and gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from stages.linalg.error import relative_error
+from stages.linalg.masks import keep_groups, keep_largest, removed_before, removed_count
+
+
+@dataclass(frozen=True)
+class LinearProblem:
+    """Linears that share an input, one under another, and what is known of that input.
+
+    dense:  (d_out, d_in) weights before pruning, the rows of all linears stacked.
+    gram:   (d_in, d_in) mean over tokens of x xᵀ, in the dtype and on the device of `dense`.
+    mean:   (d_in,) mean over tokens of x.
+    tokens: how many tokens the means are over.
+    rows:   rows of each linear; they add up to d_out.
+    """
+
+    dense: Tensor
+    gram: Tensor
+    mean: Tensor
+    tokens: int
+    rows: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        d_out, d_in = self.dense.shape
+        if sum(self.rows) != d_out or self.gram.shape != (d_in, d_in):
+            raise ValueError(
+                f"expected rows that add up to {d_out} and a {d_in} x {d_in} Gram matrix, "
+                f"got {self.rows} and {tuple(self.gram.shape)}"
+            )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many weights go, and among which they compete.
+
+    sparsity: fraction removed, of every row or of every linear.
+    scope:    `row`: every row loses the same number; `linear`: the rows of a linear compete.
+    groups:   (n_keep, group_size) for N:M, which then decides alone; None for unstructured.
+    kept:     for scope `linear`, the exact number kept in each linear, where a ranking over the whole
+              model has set it; None: the count follows from sparsity.
+    """
+
+    sparsity: float
+    scope: Literal["row", "linear"] = "linear"
+    groups: tuple[int, int] | None = None
+    kept: tuple[int, ...] | None = None
+
+    def select(self, scores: Tensor, rows: tuple[int, ...], start: int = 0, width: int | None = None) -> Tensor:
+        """Mask of the columns [start, start + c) of weights `width` wide, by scores (d_out, c).
+
+        Taken tile by tile from left to right, the counts of all tiles add up to the exact total.
+        """
+        stop = start + scores.shape[1]
+        width = stop if width is None else width
+        if self.groups is not None:
+            return keep_groups(scores, *self.groups)
+        if self.scope == "row":
+            removed = _between(removed_count(width, self.sparsity), start, stop, width)
+            return keep_largest(scores, stop - start - removed)
+        masks = []
+        for i, part in enumerate(scores.split(rows)):
+            total = part.shape[0] * width
+            removed = removed_count(total, self.sparsity) if self.kept is None else total - self.kept[i]
+            removed = _between(removed, start, stop, width)
+            masks.append(keep_largest(part.flatten(), part.numel() - removed).view_as(part))
+        return torch.cat(masks)
+
+    def kept_counts(self, rows: tuple[int, ...], width: int) -> tuple[int, ...]:
+        """Weights that stay in each linear."""
+        if self.groups is not None:
+            return tuple(count * width // self.groups[1] * self.groups[0] for count in rows)
+        if self.scope == "row":
+            return tuple(count * (width - removed_count(width, self.sparsity)) for count in rows)
+        if self.kept is not None:
+            return self.kept
+        return tuple(count * width - removed_count(count * width, self.sparsity) for count in rows)
+
+
+def _between(removed: int, start: int, stop: int, width: int) -> int:
+    return removed_before(removed, stop, width) - removed_before(removed, start, width)
+
+
+@dataclass(frozen=True)
+class LinearSolution:
+    """A solved problem.
+
+    weight:         (d_out, d_in), exactly zero where not kept.
+    keep:           (d_out, d_in) bool.
+    relative_error: ‖XΔᵀ‖²/‖XW₀ᵀ‖² of each linear.
+    damping:        what was added to diag(G), as a fraction of its mean; None if nothing was inverted.
+    attempts:       factorisations it took; more than 1 means that the damping was raised.
+    """
+
+    weight: Tensor
+    keep: Tensor
+    relative_error: tuple[float, ...]
+    damping: float | None = None
+    attempts: int = 1
+
+
+def solution_of(
+    problem: LinearProblem, weight: Tensor, keep: Tensor, damping: float | None = None, attempts: int = 1
+) -> LinearSolution:
+    """Zero what is not kept and measure the error of what comes out."""
+    pruned = torch.where(keep, weight, 0.0)
+    error = relative_error(pruned, problem.dense, problem.gram, problem.rows)
+    return LinearSolution(pruned, keep, error, damping, attempts)
+
+
+class LinearSolver(Protocol):
+    """A method: a frozen dataclass of its settings.
+
+    paper:  where it comes from, in one line.
+    refits: whether kept weights change.
+    scopes: the scopes it can work in, its paper's own first.
+    """
+
+    paper: str
+    refits: bool
+    scopes: tuple[str, ...]
+
+    def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
+        """Solve one problem; inputs are left as they are."""
+        ...

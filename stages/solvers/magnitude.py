@@ -1,0 +1,24 @@
+"""Magnitude pruning: the smallest weights go, whatever their inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stages.solvers.contract import Budget, LinearProblem, LinearSolution, solution_of
+
+
+@dataclass(frozen=True)
+class Magnitude:
+    """Score |w| (Han et al. 2015, "Learning both weights and connections", section 3).
+
+    Scope `model` ranks the weights of all linears together; the counts that follow come in the budget.
+    """
+
+    paper: ClassVar[str] = "Han et al. 2015, arXiv:1506.02626"
+    refits: ClassVar[bool] = False
+    scopes: ClassVar[tuple[str, ...]] = ("linear", "row", "model")
+
+    def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
+        keep = budget.select(problem.dense.abs(), problem.rows)
+        return solution_of(problem, problem.dense, keep)

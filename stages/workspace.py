@@ -1,0 +1,85 @@
+"""Where the stages keep their outputs, and how the next stage opens them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.artifacts.manifest import identity_of, read_manifest, verified
+from stages.artifacts.store import code_version
+from stages.artifacts.tensors import read_metadata, read_tensors, write_tensors
+from stages.errors import ArtifactError
+from stages.models.compute import device_of
+from stages.models.streamed import StreamedModel
+from stages.params import Compute
+from stages.walk import InputStatistics
+
+MODEL = Path("data/model")
+TEXTS = Path("data/texts")
+ACTIVATIONS = Path("data/activations")
+STATISTICS = Path("data/statistics")
+SOLUTION = Path("data/solution")
+PRUNED = Path("data/pruned")
+
+
+def open_model(compute: Compute) -> tuple[StreamedModel, str]:
+    """The fetched model, checked against its manifest, and its identity."""
+    manifest = read_manifest(MODEL)
+    for name in manifest["files"]:
+        verified(MODEL, name, manifest)
+    trust = bool(manifest.get("source", {}).get("trust_remote_code", False))
+    return StreamedModel(MODEL, device_of(compute.device), compute.dtype, trust), identity_of(MODEL)
+
+
+def compute_facts(model: StreamedModel, chunk: int) -> dict[str, Any]:
+    """What of the computation can change bits of a result."""
+    return {"device": model.device.type, "dtype": str(model.dtype), "chunk": chunk, "torch": torch.__version__}
+
+
+def block_file(index: int, suffix: str = ".safetensors") -> str:
+    """Name of a block's file in the folder of any stage."""
+    return f"block_{index:03d}{suffix}"
+
+
+def activations_suffix(manifest: Mapping[str, Any]) -> str:
+    """Suffix of the files that the extract stage wrote."""
+    return Path(next(iter(manifest["files"]))).suffix
+
+
+def code_of(*places: str) -> str:
+    """Hash of the source of modules and packages under stages/ (`walk.py`, `linalg`)."""
+    root = Path(__file__).parent
+    files = [file for place in places for file in ([root / place] if place.endswith(".py") else (root / place).glob("*.py"))]
+    return code_version(files)
+
+
+def write_statistics(path: Path, statistics: list[InputStatistics]) -> None:
+    """One file a block: `<first linear>.gram` and `.mean`, the rest in the metadata."""
+    tensors, groups = dict[str, Tensor](), {}
+    for one in statistics:
+        name = one.linears[0]
+        tensors |= {f"{name}.gram": one.gram.cpu(), f"{name}.mean": one.mean.cpu()}
+        groups[name] = {"linears": one.linears, "tokens": one.tokens}
+    write_tensors(path, tensors, {"groups": json.dumps(groups, sort_keys=True)})
+
+
+def read_statistics(path: Path, device: torch.device) -> list[InputStatistics]:
+    """What `write_statistics` wrote, on `device`."""
+    groups, tensors = json.loads(read_metadata(path)["groups"]), read_tensors(path)
+    return [
+        InputStatistics(
+            tuple(facts["linears"]), tensors[f"{name}.gram"].to(device), tensors[f"{name}.mean"].to(device), facts["tokens"]
+        )
+        for name, facts in groups.items()
+    ]
+
+
+def same_model(manifest: Mapping[str, Any], identity: str, folder: Path) -> None:
+    """Raise ArtifactError if `folder` was made from another model than the one at hand."""
+    if manifest["model"] != identity:
+        raise ArtifactError(f"{folder} was made from another model than {MODEL} holds now: run `dvc repro`")

@@ -1,0 +1,116 @@
+"""Tiny random models of every architecture, and workspaces that hold one."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import transformers
+import yaml
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from stages.artifacts.manifest import write_manifest
+
+VOCABULARY = 96
+_SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+_GROUPED = _SIZES | {"num_key_value_heads": 2}
+
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", _GROUPED | {"tie_word_embeddings": True}),
+    "llama_bias": ("LlamaConfig", _GROUPED | {"attention_bias": True, "mlp_bias": True}),
+    "mistral": ("MistralConfig", _GROUPED | {"sliding_window": 8}),
+    "qwen2": ("Qwen2Config", _GROUPED),
+    "qwen3": ("Qwen3Config", _GROUPED | {"head_dim": 16}),
+    "gemma": ("GemmaConfig", _SIZES | {"num_key_value_heads": 1, "head_dim": 8}),
+    "phi": ("PhiConfig", _SIZES),
+    "opt": (
+        "OPTConfig",
+        _SIZES | {"ffn_dim": 48, "max_position_embeddings": 64, "word_embed_proj_dim": 16},
+    ),
+    "gpt_neox": ("GPTNeoXConfig", _SIZES),
+    "gpt2": (
+        "GPT2Config",
+        {
+            "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64,
+            "bos_token_id": 0, "eos_token_id": 1,
+        },
+    ),
+}  # fmt: skip
+ARCHITECTURES = tuple(CONFIGS)
+
+
+def tiny_model(architecture: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
+    """A random model of three blocks, biases and norms not at their trivial values."""
+    name, sizes = CONFIGS[architecture]
+    config = getattr(transformers, name)(**sizes)
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model
+
+
+def save_tiny(folder: Path, architecture: str, **options: Any) -> PreTrainedModel:
+    """Save a tiny model as fetch would, and give it."""
+    model = tiny_model(architecture, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(folder)
+    write_manifest(folder, {"source": {"source": "local", "path": "tiny"}})
+    return model
+
+
+def save_tokens(folder: Path, calibration: int = 600, evaluation: int = 300, seed: int = 0) -> None:
+    """Random token sets as fetch would write them."""
+    folder.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(seed)
+    facts = {}
+    for name, count in (("calibration", calibration), ("evaluation", evaluation)):
+        ids = torch.randint(3, VOCABULARY, (count,), generator=generator, dtype=torch.int32)
+        pq.write_table(pa.table({"token": ids.numpy()}), folder / f"{name}.parquet")
+        facts[name] = {"name": f"random {name}", "tokens": count, "sha256": "0" * 64, "join": ""}
+    write_manifest(folder, facts)
+
+
+def params_values(**sections: Any) -> dict[str, Any]:
+    """Values of params.yaml for a tiny workspace; `sections` are merged in, one level deep."""
+    values: dict[str, Any] = {
+        "compute": {"device": "cpu", "dtype": "auto", "chunk": 4},
+        "fetch": {
+            "model": {"source": "local", "path": "tiny"},
+            "calibration": {"source": "local", "path": "a.txt"},
+            "evaluation": {"source": "local", "path": "b.txt"},
+        },
+        "calibration": {"sequences": 6, "length": 16, "seed": 0},
+        "solve": {"method": "magnitude", "sparsity": 0.5},
+        "evaluate": {"perplexity": {"window": 16, "stride": 16}, "tasks": {"names": []}},
+    }
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section}
+    return values
+
+
+def write_params(folder: Path, **sections: Any) -> None:
+    """Write a tiny workspace's params.yaml."""
+    (folder / "params.yaml").write_text(yaml.safe_dump(params_values(**sections)), encoding="utf-8")
+
+
+def tiny_workspace(folder: Path, architecture: str = "llama", **sections: Any) -> PreTrainedModel:
+    """A folder as it is after fetch: params.yaml, data/model, data/texts."""
+    write_params(folder, **sections)
+    save_tokens(folder / "data" / "texts")
+    return save_tiny(folder / "data" / "model", architecture)
