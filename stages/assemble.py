@@ -36,7 +36,7 @@ def main(run: StageRun) -> None:
     pruned = Pruned(model, [verified(SOLUTION, block_file(index), solution) for index in range(model.blocks)])
     source = read_manifest(MODEL)
     size = sum((MODEL / name).stat().st_size for name in source["files"])
-    need_disk(Path("."), size, "the pruned checkpoint")
+    need_disk(Path(), size, "the pruned checkpoint")
     tokens = read_tokens(TEXTS, "calibration", read_manifest(TEXTS))
 
     with progress(total=model.blocks, desc="check masks", unit="block") as bar:

@@ -10,11 +10,11 @@ from pathlib import Path
 from torch import Tensor
 
 from stages.artifacts.tensors import TensorWriter, read_layout, read_metadata, write_tensors
+from stages.errors import ArtifactError
 from stages.linalg.masks import pack, satisfies_groups
 from stages.models.checkpoint import Checkpoint
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
-from stages.errors import ArtifactError
 from stages.solution import Row, read_masks, read_weights
 
 MASKS = "masks.safetensors"

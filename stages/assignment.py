@@ -92,8 +92,8 @@ def _solver_of(params: Params, rule: Rule) -> LinearSolver:
 
 def _resolved(params: Params, rule: Rule, solver: LinearSolver, linear: Linear) -> Assignment:
     method = rule.method or params.solve.method
-    scope = rule.scope or params.solve.scope
-    scope = solver.scopes[0] if scope == "auto" else scope
+    asked = rule.scope or params.solve.scope
+    scope = solver.scopes[0] if asked == "auto" else asked
     if scope not in solver.scopes:
         raise ParameterError(f"solve.scope: {method} works in {', '.join(solver.scopes)}, got {scope}")
     sparsity = params.solve.sparsity if rule.sparsity is None else rule.sparsity

@@ -38,7 +38,7 @@ def main(run: StageRun) -> None:
     facts |= {"model": identity, **compute_facts(model, run.params.compute.chunk)}
     dtype = dtype_of(run.params.extract.dtype, model.dtype)
     size = windows.numel() * model.width * dtype.itemsize * model.blocks
-    need_disk(Path("."), size, "the activations")
+    need_disk(Path(), size, "the activations")
     log.info("%d sequences of %d tokens: %.0f MB on disk", *windows.shape, size / 1e6)
 
     store, suffix = BlockStore("extract"), f".{run.params.extract.format}"
@@ -70,7 +70,13 @@ def _windows(params: Params) -> tuple[Tensor, dict[str, Any]]:
 
 
 def _write_block(
-    model: StreamedModel, index: int, before: list[Path], windows: Tensor, params: Params, dtype: torch.dtype, path: Path
+    model: StreamedModel,
+    index: int,
+    before: list[Path],
+    windows: Tensor,
+    params: Params,
+    dtype: torch.dtype,
+    path: Path,
 ) -> None:
     file_format, chunk = params.extract.format, params.compute.chunk
     if index == 0:

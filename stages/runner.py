@@ -121,9 +121,9 @@ def parser_of(name: str, description: str) -> argparse.ArgumentParser:
     )
 
 
-def progress(*things: Any, **options: Any) -> tqdm[Any]:
+def progress(things: Iterable[Any] | None = None, **options: Any) -> Any:
     """A progress bar (tqdm's arguments), rarely redrawn where its output goes to a file."""
-    return tqdm(*things, mininterval=0.1 if sys.stderr.isatty() else 10.0, **options)
+    return tqdm(things, mininterval=0.1 if sys.stderr.isatty() else 10.0, **options)
 
 
 def need_disk(folder: Path, needed: float, what: str) -> None:

@@ -54,7 +54,9 @@ def activations_suffix(manifest: Mapping[str, Any]) -> str:
 def code_of(*places: str) -> str:
     """Hash of the source of modules and packages under stages/ (`walk.py`, `linalg`)."""
     root = Path(__file__).parent
-    files = [file for place in places for file in ([root / place] if place.endswith(".py") else (root / place).glob("*.py"))]
+    files = [
+        file for place in places for file in ([root / place] if place.endswith(".py") else (root / place).glob("*.py"))
+    ]
     return code_version(files)
 
 
@@ -73,7 +75,10 @@ def read_statistics(path: Path, device: torch.device) -> list[InputStatistics]:
     groups, tensors = json.loads(read_metadata(path)["groups"]), read_tensors(path)
     return [
         InputStatistics(
-            tuple(facts["linears"]), tensors[f"{name}.gram"].to(device), tensors[f"{name}.mean"].to(device), facts["tokens"]
+            tuple(facts["linears"]),
+            tensors[f"{name}.gram"].to(device),
+            tensors[f"{name}.mean"].to(device),
+            facts["tokens"],
         )
         for name, facts in groups.items()
     ]

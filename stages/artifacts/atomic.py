@@ -22,7 +22,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
         yield temporary
         sync(temporary)
         temporary.chmod(MODE)
-        os.replace(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -78,9 +78,7 @@ class BlockStore:
 def trim(limit_bytes: float, folder: Path = FOLDER) -> int:
     """Drop the files used longest ago until the store is below `limit_bytes`; gives the bytes freed."""
     seals = sorted(folder.glob("*/*.sha256"), key=lambda seal: seal.stat().st_mtime)
-    sizes: Mapping[Path, int] = {
-        path: path.stat().st_size for path in folder.glob("*/*") if path.suffix in SUFFIXES
-    }
+    sizes: Mapping[Path, int] = {path: path.stat().st_size for path in folder.glob("*/*") if path.suffix in SUFFIXES}
     excess, freed = sum(sizes.values()) - limit_bytes, 0
     for seal in seals:
         if freed >= excess:
@@ -92,4 +90,3 @@ def trim(limit_bytes: float, folder: Path = FOLDER) -> int:
                 path.unlink(missing_ok=True)
                 freed += sizes[path]
     return freed
-

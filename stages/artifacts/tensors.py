@@ -68,9 +68,11 @@ class TensorWriter:
         expected, dtype, left = self._pending.pop()
         data = rows.detach().cpu().contiguous()
         if name != expected or data.dtype != dtype or data.nbytes > left:
-            raise ValueError(f"expected {left} bytes of {expected} ({dtype}), got {data.nbytes} of {name} ({data.dtype})")
+            raise ValueError(
+                f"expected {left} bytes of {expected} ({dtype}), got {data.nbytes} of {name} ({data.dtype})"
+            )
         if data.nbytes:
-            self._file.write(memoryview(data.view(-1).view(torch.uint8).numpy()))
+            self._file.write(data.view(-1).view(torch.uint8).numpy().data)
         self._pending.append((expected, dtype, left - data.nbytes))
 
     def __enter__(self) -> Self:

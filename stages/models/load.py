@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from stages.errors import ArtifactError, ParameterError
+from stages.errors import ArtifactError
+from stages.models.compute import DTYPES, device_of
 
 
 def load_model(
@@ -27,14 +22,14 @@ def load_model(
     Only local safetensors files are read. Code inside the checkpoint runs only with
     `trust_remote_code`. Raises ArtifactError if the folder holds no such checkpoint.
     """
-    target = resolved_device(device)
+    target = device_of(device)
     if not (folder / "config.json").is_file():
         raise ArtifactError(f"{folder}/config.json is missing: run the stage that writes {folder} (dvc repro)")
     transformers_logging.disable_progress_bar()
     try:
         model = AutoModelForCausalLM.from_pretrained(
             str(folder),
-            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            dtype="auto" if dtype == "auto" else DTYPES[dtype],
             local_files_only=True,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
@@ -55,19 +50,6 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
     except (OSError, ValueError) as error:
         why = str(error).splitlines()[0]
         raise ArtifactError(f"{folder} holds no tokenizer that can be loaded: {why}") from error
-
-
-def resolved_device(name: str) -> torch.device:
-    """The device that `name` means here; raises ParameterError for a GPU that is not there."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ParameterError(
-            f"compute.device: {name} was asked for, this machine has {torch.cuda.device_count()} CUDA devices: "
-            "use auto or cpu"
-        )
-    return device
 
 
 def longest_input(model: PreTrainedModel) -> int | None:

@@ -67,7 +67,7 @@ def _parameters_on_meta() -> Iterator[None]:
         if parameter is not None:
             module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
 
-    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from stages.errors import ArchitectureError
@@ -36,7 +37,7 @@ class Linear:
         return stored.T if self.transposed else stored
 
 
-def find_blocks(model: nn.Module) -> tuple[str, nn.ModuleList]:
+def find_blocks(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """The list of blocks and its dotted name: as many modules as config.num_hidden_layers, with linears.
 
     Raises ArchitectureError if there is none.
@@ -61,5 +62,5 @@ def linears_of(block: nn.Module, prefix: str, index: int) -> list[Linear]:
     return found
 
 
-def _linears_in(block: nn.Module) -> dict[str, nn.Module]:
+def _linears_in(block: nn.Module) -> dict[str, nn.Linear | Conv1D]:
     return {name: module for name, module in block.named_modules() if isinstance(module, nn.Linear | Conv1D)}

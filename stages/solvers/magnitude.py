@@ -20,5 +20,6 @@ class Magnitude:
     scopes: ClassVar[tuple[str, ...]] = ("linear", "row", "model")
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
+        """Keep the largest weights of each row or linear."""
         keep = budget.select(problem.dense.abs(), problem.rows)
         return solution_of(problem, problem.dense, keep)

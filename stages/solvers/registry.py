@@ -13,6 +13,7 @@ from stages import solvers
 from stages.errors import ParameterError
 from stages.solvers.contract import LinearSolver
 
+
 def class_of(name: str) -> type[LinearSolver]:
     """The dataclass that stages/solvers/<name>.py defines; raises ParameterError if there is no such file."""
     if name not in solvers.names():

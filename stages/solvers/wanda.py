@@ -30,6 +30,7 @@ class Wanda:
             raise ParameterError(f"activation_power: expected at least 0, got {self.activation_power}")
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
+        """Keep the weights with the largest scores."""
         norms = problem.gram.diagonal().clamp(min=0).sqrt()
         keep = budget.select(problem.dense.abs() * norms**self.activation_power, problem.rows)
         return solution_of(problem, problem.dense, keep)

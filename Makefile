@@ -1,0 +1,40 @@
+# `make demo` does everything on a fresh machine; `make test` passes the tests.
+SHELL := bash
+PYTHON ?= python3
+BIN := .venv/bin
+export DVC_NO_ANALYTICS = 1
+export DO_NOT_TRACK = 1
+export PREFECT_SERVER_ANALYTICS_ENABLED = false
+export TOKENIZERS_PARALLELISM = false
+
+.PHONY: demo install test check format clean-store
+
+demo: install ## fetch a small real model and text, run the whole pipeline, show the result
+	PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro
+	$(BIN)/python -m stages.report --show
+
+install: .venv/installed ## make .venv with the pinned packages
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, got " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+test: install ## all tests, the real pipeline among them
+	$(BIN)/python -m pytest
+
+check: install ## lint, format, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean-store: ## forget the finished blocks that wait for killed runs
+	rm -rf .cache/blocks

@@ -1,0 +1,102 @@
+"""Measure the dense or the pruned model: perplexity by a named protocol, and lm-eval tasks.
+
+Reads  data/model or data/pruned (a Hugging Face folder), data/texts/evaluation.parquet.
+Writes metrics/<dense|pruned>.json, the figures, and data/evaluation/<dense|pruned>/protocol.json,
+how they were measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from stages.artifacts.atomic import write_json
+from stages.artifacts.manifest import read_manifest, verified
+from stages.artifacts.tokens import read_tokens
+from stages.errors import ArtifactError, ParameterError
+from stages.evaluation.perplexity import perplexity
+from stages.evaluation.protocol import perplexity_in_words, tasks_in_words
+from stages.evaluation.tasks import accuracies
+from stages.evaluation.windows import windows_of
+from stages.models.load import load_model, load_tokenizer, longest_input
+from stages.runner import StageRun, parser_of, run_stage
+from stages.workspace import MODEL, PRUNED, TEXTS
+
+MODELS = {"dense": MODEL, "pruned": PRUNED}
+PRUNING_MANIFEST = PRUNED / "pruning_manifest.json"
+METRICS = Path("metrics")
+PROTOCOLS = Path("data/evaluation")
+PACKAGES = ("torch", "transformers", "lm-eval")
+
+
+def main(run: StageRun, which: str) -> None:
+    """Measure model `which` and publish figures and protocol together."""
+    compute, settings = run.params.compute, run.params.evaluate
+    facts = read_manifest(TEXTS)
+    tokens = read_tokens(TEXTS, "evaluation", facts)
+    trusted = _checked(which)
+    wants_tokenizer = settings.perplexity.bos or settings.tasks.names
+    tokenizer = load_tokenizer(MODELS[which], trusted) if wants_tokenizer else None
+    windows = windows_of(settings.perplexity, len(tokens), getattr(tokenizer, "bos_token_id", None))
+    model = load_model(MODELS[which], compute.dtype, compute.device, trusted)
+    _check_lengths(run, longest_input(model))
+
+    begin = time.perf_counter()
+    measured = perplexity(model, tokens, windows, compute.chunk)
+    run.figures["tokens_per_second"] = round(measured["tokens"] / (time.perf_counter() - begin), 1)
+    tasks = accuracies(model, tokenizer, settings.tasks)
+    if model.device.type == "cuda":
+        run.figures["peak_device_memory_mb"] = torch.cuda.max_memory_allocated(model.device) // 2**20
+
+    protocol = {
+        "perplexity": perplexity_in_words(settings.perplexity, facts["evaluation"], measured, str(model.dtype)),
+        "tasks": tasks_in_words(settings.tasks),
+        "text": facts["evaluation"],
+        "versions": {package: version(package) for package in PACKAGES},
+    }
+    with run.output(PROTOCOLS / which) as folder:
+        write_json(folder / "protocol.json", protocol)
+    write_json(METRICS / f"{which}.json", {"perplexity": measured, "tasks": tasks})
+
+
+def _checked(which: str) -> bool:
+    """Whether the model's own code may run; raises ArtifactError if a file is not what its manifest says."""
+    if which == "dense":
+        manifest = source = read_manifest(MODEL)
+    elif PRUNING_MANIFEST.is_file():
+        manifest = json.loads(PRUNING_MANIFEST.read_text(encoding="utf-8"))
+        source = manifest.get("source", {})
+    else:
+        raise ArtifactError(f"{PRUNING_MANIFEST} is missing: run the assemble stage (dvc repro assemble)")
+    for name in manifest.get("files", {}):
+        verified(MODELS[which], name, manifest)
+    return bool(source.get("source", {}).get("trust_remote_code", False))
+
+
+def _check_lengths(run: StageRun, longest: int | None) -> None:
+    """Raise ParameterError where a setting asks for more positions than the model has."""
+    protocol, tasks = run.params.evaluate.perplexity, run.params.evaluate.tasks
+    asked = {"perplexity.window": protocol.window + protocol.bos}
+    if tasks.names:
+        asked["tasks.max_length"] = tasks.max_length
+    for name, length in asked.items():
+        if longest is not None and length > longest:
+            raise ParameterError(
+                f"evaluate.{name}: expected at most {longest} positions, which the model was made for, "
+                f"got {length} (a BOS token counts): use a smaller one"
+            )
+
+
+if __name__ == "__main__":
+    parser = parser_of("evaluate", __doc__ or "")
+    parser.add_argument("model", nargs="?", choices=sorted(MODELS), default="pruned", help="default: pruned")
+    chosen = parser.parse_args().model
+    sys.exit(
+        run_stage("evaluate", partial(main, which=chosen), ("compute", "evaluate"), cost_name=f"evaluate_{chosen}")
+    )
