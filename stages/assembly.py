@@ -9,13 +9,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from stages.artifacts.tensors import TensorWriter, read_layout, read_metadata, write_tensors
 from stages.errors import ArtifactError
 from stages.linalg.masks import pack, satisfies_groups
 from stages.models.checkpoint import Checkpoint
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.solution import Row, read_masks, read_weights
+from stages.tensorfile import TensorFile, TensorWriter, write_tensors
 
 MASKS = "masks.safetensors"
 NOT_COPIED = {"manifest.json"}
@@ -53,11 +53,12 @@ def write_checkpoint(source: Path, target: Path, pruned: Pruned, tick: Callable[
     }
     checkpoint = Checkpoint(source)
     for name in sorted(set(checkpoint.files.values())):
-        layout = read_layout(source / name)
-        with TensorWriter(target / name, layout, {"format": "pt", **read_metadata(source / name)}) as writer:
+        file = TensorFile(source / name)
+        layout = {tensor: (place.dtype, place.shape) for tensor, place in file.places.items()}
+        with TensorWriter(target / name, layout, {"format": "pt", **file.metadata}) as writer:
             for tensor in layout:
                 linear = replaced.get(tensor)
-                stored = pruned.block(linear.block)[linear.tensor] if linear else checkpoint.read([tensor])[tensor]
+                stored = pruned.block(linear.block)[linear.tensor] if linear else file.read([tensor])[tensor]
                 writer.write(tensor, stored)
                 tick(stored.nbytes)
     for path in sorted(source.iterdir()):

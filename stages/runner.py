@@ -7,7 +7,9 @@ becomes one line and exit code 2; outputs appear whole or not at all.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import errno
+import json
 import logging
 import os
 import resource
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from stages.errors import ParameterError, SecateurError
 
 COSTS = Path("metrics/cost")
 log = logging.getLogger("secateur")
+_M_MMAP_THRESHOLD, _LARGE = -3, 4 << 20
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ def run_stage(
     logging.basicConfig(level=logging.INFO, format=f"{name:<10} %(message)s", stream=sys.stderr, force=True)
     for noisy in ("httpx", "datasets", "filelock", "fsspec", "urllib3", "transformers"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    _return_freed_memory()
     wall, cpu = time.perf_counter(), time.process_time()
     try:
         run = StageRun(name, params.read(), tuple(sections))
@@ -95,6 +99,13 @@ def run_stage(
     except KeyboardInterrupt:
         return _failed(name, "stopped; finished blocks are kept, run again to go on", code=130)
     return 0
+
+
+def _return_freed_memory() -> None:
+    """Have glibc map large tensors one by one: its heap keeps what is freed, up to twice what is needed."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def _failed(name: str, message: str, code: int = 2) -> int:
@@ -134,3 +145,8 @@ def need_disk(folder: Path, needed: float, what: str) -> None:
             f"the disk is too small for {what}: expected {needed / 1e9:.2f} GB free in {folder}, got {free / 1e9:.2f}: "
             "free some, or use fewer calibration.sequences"
         )
+
+
+def read_json(path: Path) -> Any:
+    """Contents of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))

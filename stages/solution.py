@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from stages.artifacts.tensors import read_metadata, read_tensors, write_tensors
 from stages.linalg.masks import pack, unpack
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
+from stages.tensorfile import TensorFile, read_tensors, write_tensors
 
 TABLE = "linears.parquet"
 SCHEMA = pa.schema(
@@ -43,7 +43,7 @@ def write_block(path: Path, solved: Sequence[tuple[Row, Tensor, Tensor | None]])
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a block's solution."""
-    rows: list[Row] = json.loads(read_metadata(path)["rows"])
+    rows: list[Row] = json.loads(TensorFile(path).metadata["rows"])
     return rows
 
 

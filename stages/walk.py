@@ -61,8 +61,8 @@ def write_embeddings(model: StreamedModel, tokens: Tensor, path: Path, file_form
     """Write the hidden states entering block 0 for token ids (sequences, length)."""
     shape = (*tokens.shape, model.width)
     with writer_of(path, file_format, shape, dtype) as writer:  # type: ignore[arg-type]
-        for part in tokens.split(1):
-            writer.append(_finite(model.embed(part), "the embeddings give").to(dtype))
+        for states in model.embed(tokens):
+            writer.append(_finite(states, "the embeddings give").to(dtype))
 
 
 def advance(

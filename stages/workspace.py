@@ -12,11 +12,11 @@ from torch import Tensor
 
 from stages.artifacts.manifest import identity_of, read_manifest, verified
 from stages.artifacts.store import code_version
-from stages.artifacts.tensors import read_metadata, read_tensors, write_tensors
 from stages.errors import ArtifactError
 from stages.models.compute import device_of
 from stages.models.streamed import StreamedModel
 from stages.params import Compute
+from stages.tensorfile import TensorFile, write_tensors
 from stages.walk import InputStatistics
 
 MODEL = Path("data/model")
@@ -72,16 +72,11 @@ def write_statistics(path: Path, statistics: list[InputStatistics]) -> None:
 
 def read_statistics(path: Path, device: torch.device) -> list[InputStatistics]:
     """What `write_statistics` wrote, on `device`."""
-    groups, tensors = json.loads(read_metadata(path)["groups"]), read_tensors(path)
-    return [
-        InputStatistics(
-            tuple(facts["linears"]),
-            tensors[f"{name}.gram"].to(device),
-            tensors[f"{name}.mean"].to(device),
-            facts["tokens"],
-        )
-        for name, facts in groups.items()
-    ]
+    file, found = TensorFile(path), []
+    for name, facts in json.loads(file.metadata["groups"]).items():
+        gram, mean = file.read([f"{name}.gram", f"{name}.mean"]).values()
+        found.append(InputStatistics(tuple(facts["linears"]), gram.to(device), mean.to(device), facts["tokens"]))
+    return found
 
 
 def same_model(manifest: Mapping[str, Any], identity: str, folder: Path) -> None:

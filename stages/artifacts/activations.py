@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from stages.artifacts.tensors import TensorWriter, read_layout, read_rows
 from stages.errors import ArtifactError
+from stages.tensorfile import TensorFile, TensorWriter
 
 NAME = "states"
 Shape = tuple[int, int, int]
@@ -39,7 +39,7 @@ def writer_of(path: Path, file_format: str, shape: Shape, dtype: torch.dtype) ->
 def states_shape(path: Path) -> Shape:
     """sequences, length, width of a file."""
     if path.suffix == ".safetensors":
-        shape = read_layout(path)[NAME][1]
+        shape = TensorFile(path).places[NAME].shape
         return shape[0], shape[1], shape[2]
     metadata = pq.read_schema(path).metadata
     sequences, length, width = (int(metadata[key]) for key in (b"sequences", b"length", b"width"))
@@ -51,7 +51,7 @@ def read_states(path: Path, chunk: int) -> Iterator[Tensor]:
     sequences, length, width = states_shape(path)
     if path.suffix == ".safetensors":
         for start in range(0, sequences, chunk):
-            yield read_rows(path, NAME, start, min(start + chunk, sequences))
+            yield TensorFile(path).read_rows(NAME, start, min(start + chunk, sequences))
         return
     with pq.ParquetFile(path) as file:
         dtype = getattr(torch, file.schema_arrow.metadata[b"dtype"].decode())

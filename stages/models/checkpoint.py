@@ -1,4 +1,4 @@
-"""A Hugging Face folder of safetensors, read one tensor at a time."""
+"""A Hugging Face folder of safetensors, read one tensor at a time; files are opened only while reading."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stages.errors import ArtifactError
+from stages.tensorfile import TensorFile
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
 
 class Checkpoint:
-    """Tensor names of a checkpoint and the files that hold them; files are opened only while reading.
+    """Tensor names of a checkpoint and the files that hold them.
 
     Raises ArtifactError if the folder holds no safetensors checkpoint.
     """
@@ -28,13 +28,12 @@ class Checkpoint:
             index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
             self.files: dict[str, str] = dict(index["weight_map"])
         elif (folder / SINGLE).is_file():
-            with _opened(folder / SINGLE) as file:
-                self.files = dict.fromkeys(file.keys(), SINGLE)
+            self.files = dict.fromkeys(TensorFile(folder / SINGLE).places, SINGLE)
         else:
             raise ArtifactError(f"{folder} holds no {SINGLE}: run the fetch stage (dvc repro fetch)")
 
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """The named tensors, in memory of their own, as they are stored.
+        """The named tensors, as they are stored.
 
         Raises ArtifactError if one is not there.
         """
@@ -45,22 +44,13 @@ class Checkpoint:
             wanted.setdefault(self.files[name], []).append(name)
         tensors = {}
         for file_name, inside in wanted.items():
-            with _opened(self.folder / file_name) as file:
-                tensors.update({name: file.get_tensor(name).clone() for name in inside})
+            tensors.update(TensorFile(self.folder / file_name).read(inside))
         return tensors
 
     def dtype(self) -> torch.dtype:
         """dtype of the first floating-point tensor."""
-        for name, file_name in self.files.items():
-            with _opened(self.folder / file_name) as file:
-                found: torch.dtype = file.get_slice(name)[:0].dtype
-            if found.is_floating_point:
-                return found
+        for name in sorted(set(self.files.values())):
+            for place in TensorFile(self.folder / name).places.values():
+                if place.dtype.is_floating_point:
+                    return place.dtype
         raise ArtifactError(f"{self.folder} has no floating-point tensor: it is no language model")
-
-
-def _opened(path: Path) -> safe_open:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"{path} is no readable safetensors file ({error}): fetch the model again") from None

@@ -76,8 +76,8 @@ class StreamedModel:
         finally:
             take_back(self._blocks[index])
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Hidden states (sequences, length, width) entering block 0, from token ids (sequences, length)."""
+    def embed(self, tokens: Tensor) -> Iterator[Tensor]:
+        """Hidden states (1, length, width) entering block 0, for each row of token ids (sequences, length)."""
         seen: list[Tensor] = []
 
         def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -87,8 +87,9 @@ class StreamedModel:
         with ExitStack() as stack:
             stack.enter_context(self._embeddings())
             stack.callback(self._blocks[0].register_forward_pre_hook(enter, with_kwargs=True).remove)
-            self._forward(input_ids=tokens.to(self.device))
-        return seen[0]
+            for row in tokens.split(1):
+                self._forward(input_ids=row.to(self.device))
+                yield seen.pop()
 
     def run(self, index: int, states: Tensor) -> Tensor:
         """Output of block `index`, which must be loaded, for `states` (sequences, length, width)."""

@@ -13,9 +13,9 @@ from stages.artifacts.activations import read_states, states_shape, writer_of
 from stages.artifacts.atomic import replacing_file, replacing_folder
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
 from stages.artifacts.store import BlockStore
-from stages.artifacts.tensors import TensorWriter, read_tensors, write_tensors
 from stages.artifacts.tokens import sample_windows
 from stages.errors import ArtifactError, ParameterError
+from stages.tensorfile import TensorFile, TensorWriter, read_tensors, write_tensors
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
@@ -66,6 +66,11 @@ def test_tensors_written_in_pieces_are_what_the_library_reads(tmp_path, dtype):
     assert torch.equal(found["rows"], tensor)
     assert torch.equal(found["empty"], empty)
     assert found["scalar"].shape == ()
+    file = TensorFile(tmp_path / "t.safetensors")
+    assert file.metadata == {"who": "me"}
+    assert torch.equal(file.read(["rows"])["rows"], tensor)
+    assert torch.equal(file.read_rows("rows", 1, 3), tensor[1:3])
+    assert file.read(["empty", "scalar"])["empty"].numel() == 0
 
 
 def test_a_tensor_that_does_not_fit_its_layout_is_refused(tmp_path):
@@ -111,9 +116,13 @@ def test_a_missing_or_corrupt_manifest_is_told(tmp_path):
 
 
 def test_a_file_that_is_no_safetensors_is_told(tmp_path):
-    (tmp_path / "t.safetensors").write_bytes(b"12345678nonsense")
-    with pytest.raises(ArtifactError, match="no readable safetensors"):
-        read_tensors(tmp_path / "t.safetensors")
+    path = tmp_path / "t.safetensors"
+    write(path)
+    whole = path.read_bytes()
+    for data in (b"", b"12345678nonsense", whole[:-4], whole[:8] + b"{}" + whole[10:], whole[: len(whole) // 100]):
+        path.write_bytes(data)
+        with pytest.raises(ArtifactError, match="no readable safetensors"):
+            read_tensors(path)
 
 
 def write(path, value=1.0):

@@ -1,0 +1,77 @@
+"""Model and texts, wherever they come from -> data/model, data/texts.
+
+data/model is a Hugging Face folder of safetensors. data/texts holds the token ids of two texts that do
+not overlap, calibration.parquet and evaluation.parquet (`token`, a row a token), and the documents
+(`text`, `label`) where the source labels them. The only stage that uses the network.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stages.artifacts.manifest import write_manifest
+from stages.models.load import load_tokenizer
+from stages.models.tokens import tokenise
+from stages.params import Fetch
+from stages.runner import StageRun, parser_of, run_stage
+from stages.sources.model import write_model
+from stages.sources.overlap import check_disjoint
+from stages.sources.texts import ChosenText, choose
+from stages.workspace import MODEL, TEXTS
+
+SECTIONS = ("fetch",)
+log = logging.getLogger("secateur")
+
+
+def main(run: StageRun) -> None:
+    """Write both folders: texts are read first, since most mistakes are in their settings."""
+    settings = run.params.fetch
+    texts = _choose_texts(settings)
+    with run.output(MODEL) as model_folder, run.output(TEXTS) as texts_folder:
+        model = write_model(settings.model, model_folder)
+        log.info("%s: %.1f million parameters, %s", model["architecture"], model["parameters"] / 1e6, model["dtype"])
+        trusted = getattr(settings.model, "trust_remote_code", False)
+        tokenizer = load_tokenizer(model_folder, trusted)
+        for name, text in texts.items():
+            ids = tokenise(tokenizer, text.text, model["vocabulary"])
+            text.facts["tokens"] = run.figures[f"{name}_tokens"] = len(ids)
+            log.info("%s: %d documents, %d tokens of %s", name, len(text.documents), len(ids), text.facts["name"])
+            _write_text(texts_folder, name, text, ids)
+        write_manifest(texts_folder, {name: text.facts for name, text in texts.items()})
+        write_manifest(model_folder, model)
+
+
+def _choose_texts(settings: Fetch) -> dict[str, ChosenText]:
+    """Both texts, checked not to overlap."""
+    texts = {
+        name: choose(getattr(settings, name), f"fetch.{name}") for name in ("calibration", "evaluation")
+    }
+    overlap = check_disjoint(texts["calibration"], texts["evaluation"], settings.max_overlap)
+    texts["evaluation"].facts["overlap"] = round(overlap, 6)
+    return texts
+
+
+def _write_text(folder: Path, name: str, text: ChosenText, ids: np.ndarray) -> None:
+    """Token ids, with the facts in the file's own metadata; documents where they have labels."""
+    facts = {"facts": json.dumps(text.facts, sort_keys=True)}
+    schema = pa.schema([("token", pa.int32())], metadata=facts)
+    pq.write_table(pa.table([pa.array(ids)], schema=schema), folder / f"{name}.parquet")
+    if any(document.label is not None for document in text.documents):
+        columns: dict[str, Any] = {
+            "text": [document.text for document in text.documents],
+            "label": [document.label for document in text.documents],
+        }
+        pq.write_table(pa.table(columns), folder / f"{name}_documents.parquet")
+
+
+if __name__ == "__main__":
+    parser_of("fetch", __doc__ or "").parse_args()
+    sys.exit(run_stage("fetch", main, SECTIONS))

@@ -1,0 +1,136 @@
+"""A checkpoint as the later stages read it: every parameter stored as it is used, in one dtype.
+
+Tensors keep the names that the source gives them (names.py finds each parameter under them), so what
+could load the source can load what is made of it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from stages.errors import SourceError
+from stages.models.checkpoint import INDEX, SINGLE, Checkpoint
+from stages.models.names import stored_names
+from stages.models.skeleton import build_skeleton
+from stages.tensorfile import TensorFile, TensorWriter
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a checkpoint folder holds, told without loading it.
+
+    vocabulary: rows of the input embeddings.
+    unstored:   parameters that no tensor of the checkpoint holds as they are used.
+    """
+
+    architecture: str
+    parameters: int
+    vocabulary: int
+    unstored: tuple[str, ...]
+
+
+def survey(folder: Path, trust_remote_code: bool) -> Survey:
+    """Build the model that config.json describes, without memory, and look for its parameters.
+
+    Raises SourceError if transformers cannot build it, or if a tensor has another shape.
+    """
+    try:
+        model = build_skeleton(folder, torch.float32, trust_remote_code)
+    except Exception as error:  # configurations are checked by transformers, its dependencies and remote code
+        raise SourceError(
+            f"fetch.model: transformers cannot build a causal language model from its config.json ({_first(error)}): "
+            "expected a decoder that transformers knows; trust_remote_code: true runs the model's own code"
+        ) from error
+    model.tie_weights()
+    checkpoint, state = Checkpoint(folder), model.state_dict(keep_vars=True)
+    stored = stored_names(model, checkpoint.files)
+    _check_shapes(checkpoint, {tensor: tuple(state[name].shape) for name, tensor in stored.items()})
+    held = {id(state[name]) for name in stored}
+    return Survey(
+        architecture=type(model).__name__,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        vocabulary=int(model.get_input_embeddings().weight.shape[0]),
+        unstored=tuple(name for name, tensor in state.items() if id(tensor) not in held),
+    )
+
+
+def copy_weights(source: Path, target: Path, dtype: torch.dtype | None, tick: Callable[[int], object]) -> None:
+    """Copy the weights file by file; floating-point tensors of another `dtype` are cast, one at a time.
+
+    tick: told the bytes read.
+    """
+    total = 0
+    for name in sorted(set(Checkpoint(source).files.values())):
+        file = TensorFile(source / name)
+        layout = {
+            tensor: (dtype if dtype and place.dtype.is_floating_point else place.dtype, place.shape)
+            for tensor, place in file.places.items()
+        }
+        if all(layout[tensor][0] == place.dtype for tensor, place in file.places.items()):
+            shutil.copyfile(source / name, target / name)
+            tick((source / name).stat().st_size)
+        else:
+            with TensorWriter(target / name, layout, file.metadata) as writer:
+                for tensor, (kind, _) in layout.items():
+                    value = file.read([tensor])[tensor]
+                    writer.write(tensor, value.to(kind))
+                    tick(value.nbytes)
+        total += (target / name).stat().st_size
+    if (source / INDEX).is_file():
+        index = json.loads((source / INDEX).read_text(encoding="utf-8"))
+        _write(target / INDEX, {**index, "metadata": {**index.get("metadata", {}), "total_size": total}})
+
+
+def rewrite(source: Path, target: Path, dtype: torch.dtype | None, trust_remote_code: bool) -> None:
+    """Load the whole model and save it under its own names: for tensors that transformers merges or splits.
+
+    Raises SourceError if the checkpoint lacks a parameter.
+    """
+    model, report = AutoModelForCausalLM.from_pretrained(
+        str(source),
+        dtype=dtype or Checkpoint(source).dtype(),
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=trust_remote_code,
+        output_loading_info=True,
+    )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise SourceError(f"fetch.model: the checkpoint has no tensor for {missing[0]}: it does not fit its config.json")
+    model.save_pretrained(str(target), save_original_format=False)
+
+
+def settle_dtype(folder: Path) -> str:
+    """Have config.json tell the dtype that the weights have; gives its name."""
+    dtype = str(Checkpoint(folder).dtype()).removeprefix("torch.")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if config.get("dtype", config.get("torch_dtype")) != dtype:
+        config.pop("torch_dtype", None)
+        _write(folder / "config.json", {**config, "dtype": dtype})
+    return dtype
+
+
+def _check_shapes(checkpoint: Checkpoint, expected: dict[str, tuple[int, ...]]) -> None:
+    for name in sorted(set(checkpoint.files.values())):
+        for tensor, place in TensorFile(checkpoint.folder / name).places.items():
+            if expected.get(tensor, place.shape) != place.shape:
+                raise SourceError(
+                    f"fetch.model: {tensor} has shape {place.shape}, expected {expected[tensor]} by its config.json: "
+                    "the files do not belong together"
+                )
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _first(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(". ")

@@ -1,0 +1,48 @@
+"""One page to read about the last run, its figures as DVC plots, or a short table (--show).
+
+Reads  metrics/, data/evaluation, data/solution and data/pruned/pruning_manifest.json.
+Writes data/report/index.html, summary.json and plots/*.csv.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from stages.artifacts.atomic import write_json
+from stages.errors import SecateurError
+from stages.reporting.gather import gather, read_json
+from stages.reporting.page import page
+from stages.reporting.plots import write_plots
+from stages.reporting.summary import summarise
+from stages.reporting.terminal import short_table
+from stages.runner import StageRun, parser_of, run_stage
+
+REPORT = Path("data/report")
+SUMMARY, PAGE = "summary.json", "index.html"
+
+
+def main(run: StageRun) -> None:
+    """Write the page, the summary and the plots together."""
+    findings = gather()
+    summary = summarise(findings)
+    with run.output(REPORT) as folder:
+        write_json(folder / SUMMARY, summary)
+        write_plots(folder / "plots", findings)
+        (folder / PAGE).write_text(page(findings, summary), encoding="utf-8")
+
+
+def show() -> int:
+    """Print the last run in short; gives the exit code."""
+    try:
+        print(short_table(read_json(REPORT / SUMMARY), REPORT / PAGE))
+    except SecateurError as error:
+        print(f"report: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    parser = parser_of("report", __doc__ or "")
+    parser.add_argument("--show", action="store_true", help="print the last result in short and write nothing")
+    sys.exit(show() if parser.parse_args().show else run_stage("report", main, ()))

