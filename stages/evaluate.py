@@ -47,10 +47,10 @@ def main(run: StageRun, which: str) -> None:
     model = load_model(MODELS[which], compute.dtype, compute.device, trusted)
     _check_lengths(run, longest_input(model))
 
+    tasks = accuracies(model, tokenizer, settings.tasks)
     begin = time.perf_counter()
     measured = perplexity(model, tokens, windows, compute.chunk)
     run.figures["tokens_per_second"] = round(measured["tokens"] / (time.perf_counter() - begin), 1)
-    tasks = accuracies(model, tokenizer, settings.tasks)
     if model.device.type == "cuda":
         run.figures["peak_device_memory_mb"] = torch.cuda.max_memory_allocated(model.device) // 2**20
 

@@ -1,0 +1,1 @@
+"""How good a model is: perplexity by a named protocol, and tasks by lm-eval."""

@@ -1,0 +1,37 @@
+"""How something was measured, in one line a person can read and compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from stages.params import Perplexity, Tasks
+
+
+def perplexity_in_words(protocol: Perplexity, text: Mapping[str, Any], measured: Mapping[str, Any], dtype: str) -> str:
+    """Perplexities are comparable if, and only if, these lines are equal.
+
+    text:     what the fetch stage's manifest tells of the evaluation text.
+    measured: the figures that `perplexity` gave.
+    """
+    join = json.dumps(text.get("join", ""), ensure_ascii=False)
+    replaced = "".join(f", {old} as {new}" for old, new in text.get("replace", {}).items())
+    overlap = "side by side" if protocol.stride == protocol.window else f"{protocol.stride} apart"
+    return (
+        f"{text.get('name', 'unnamed text')}, joined by {join}{replaced}, tokenised at once; "
+        f"{measured['windows']} windows of {protocol.window} tokens, {overlap}, "
+        f"{'BOS before each' if protocol.bos else 'no BOS'}; "
+        f"{measured['tokens']} tokens scored; {dtype.removeprefix('torch.')}; text sha256 {text.get('sha256', '')[:12]}"
+    )
+
+
+def tasks_in_words(settings: Tasks) -> str:
+    """What lm-eval was asked to do; an empty line where it was asked nothing."""
+    if not settings.names:
+        return ""
+    documents = "all documents" if settings.limit is None else f"the first {settings.limit} documents of each"
+    return (
+        f"lm-eval: {', '.join(settings.names)}; {settings.fewshot}-shot, {documents}, at most {settings.max_length} "
+        f"tokens, no chat template; seed {settings.seed}"
+    )

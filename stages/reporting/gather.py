@@ -1,0 +1,99 @@
+"""Read what the other stages left, and check that it belongs together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from stages.artifacts.manifest import identity_of, read_manifest, verified
+from stages.errors import ArtifactError
+
+METRICS, COSTS = Path("metrics"), Path("metrics/cost")
+EVALUATION = Path("data/evaluation")
+SOLUTION, TABLE = Path("data/solution"), "linears.parquet"
+PRUNING_MANIFEST = Path("data/pruned/pruning_manifest.json")
+
+MODELS = ("dense", "pruned")
+STAGES = ("fetch", "extract", "statistics", "solve", "assemble", "evaluate_dense", "evaluate_pruned")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything the report shows, as it was read.
+
+    metrics:  by model, dense and pruned: perplexity and tasks.
+    protocol: how both were measured, in words.
+    rows:     a row a linear, in the order of the blocks.
+    solution: facts about the solution (method, settings, inputs).
+    manifest: facts about the pruned checkpoint.
+    costs:    by stage: seconds, cpu_seconds, peak_memory_mb and more.
+    hashes:   what the figures belong to.
+    """
+
+    metrics: Mapping[str, Any]
+    protocol: Mapping[str, Any]
+    rows: list[dict[str, Any]]
+    solution: Mapping[str, Any]
+    manifest: Mapping[str, Any]
+    costs: Mapping[str, Mapping[str, float]]
+    hashes: Mapping[str, str]
+
+
+def gather() -> Findings:
+    """Read all of it; raises ArtifactError for what is missing, corrupt, or measured in two ways."""
+    solution = read_manifest(SOLUTION)
+    rows: list[dict[str, Any]] = pq.read_table(verified(SOLUTION, TABLE, solution)).to_pylist()
+    manifest = read_json(PRUNING_MANIFEST)
+    protocol = _protocol()
+    calibration = manifest.get("calibration", {}).get("text", {})
+    hashes = {
+        "evaluation text": protocol["text"].get("sha256", ""),
+        "calibration text": calibration.get("sha256", ""),
+        "solution": identity_of(SOLUTION),
+    }
+    hashes |= {f"model, {name}": digest for name, digest in manifest.get("source_files", {}).items()}
+    hashes |= {f"pruned, {name}": digest for name, digest in manifest.get("files", {}).items()}
+    return Findings(
+        metrics={model: read_json(METRICS / f"{model}.json") for model in MODELS},
+        protocol=protocol,
+        rows=rows,
+        solution={key: value for key, value in solution.items() if key != "files"},
+        manifest=manifest,
+        costs=_costs(),
+        hashes={name: digest for name, digest in hashes.items() if digest},
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; raises ArtifactError if the file is missing or corrupt."""
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactError(f"{path} is missing: run `dvc repro`, which runs the stage that writes it") from None
+    except json.JSONDecodeError as error:
+        raise ArtifactError(f"{path} is corrupt ({error}): delete it and run `dvc repro`") from None
+    return value
+
+
+def _protocol() -> dict[str, Any]:
+    """The one protocol; dense and pruned figures by different ones are never put side by side."""
+    dense, pruned = (read_json(EVALUATION / model / "protocol.json") for model in MODELS)
+    for kind in ("perplexity", "tasks"):
+        if dense[kind] != pruned[kind]:
+            raise ArtifactError(
+                f"the {kind} of the two models was measured in two ways: dense by `{dense[kind]}`, pruned by "
+                f"`{pruned[kind]}`: run `dvc repro`, which measures both alike"
+            )
+    return dense
+
+
+def _costs() -> dict[str, dict[str, float]]:
+    """Cost by stage, in the order of the pipeline; the report's own is not known yet."""
+    found = {path.stem: read_json(path) for path in COSTS.glob("*.json") if path.stem != "report"}
+    order = [name for name in STAGES if name in found] + sorted(set(found) - set(STAGES))
+    return {name: found[name] for name in order}

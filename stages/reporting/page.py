@@ -1,0 +1,77 @@
+"""The page: one HTML file with everything inside, nothing to load."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from stages.reporting.figures import figures
+from stages.reporting.gather import Findings
+
+HERE = Path(__file__).parent
+MOST_ROWS = 10
+
+
+def page(findings: Findings, summary: Mapping[str, Any]) -> str:
+    """The whole HTML text."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"number": number, "percent": percent, "share": share}
+    template = environment.from_string((HERE / "page.html").read_text(encoding="utf-8"))
+    worst = sorted(findings.rows, key=lambda row: -row["relative_error"])[:MOST_ROWS]
+    text = {key: value for key, value in findings.protocol["text"].items() if key not in ("sha256", "files")}
+    return template.render(
+        style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        figures={name: Markup(svg) for name, svg in figures(findings).items()},
+        summary=summary,
+        worst=worst,
+        smallest=min(row["sparsity"] for row in findings.rows),
+        largest=max(row["sparsity"] for row in findings.rows),
+        text=list(flat(text)),
+        calibration=list(flat(findings.manifest.get("calibration", findings.solution.get("calibration", {})))),
+        chosen=list(flat({**summary["solve"], "settings": summary["settings"]})),
+        versions=list(flat({**findings.protocol.get("versions", {}), **findings.manifest.get("versions", {})})),
+        hashes=findings.hashes,
+    )
+
+
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Nested facts as (dotted name, text): hashes shortened, for the page lists them whole; empty ones left out."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from flat(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+        for index, inner in enumerate(value):
+            yield from flat(inner, f"{name}[{index}]")
+    elif isinstance(value, list | tuple):
+        if value:
+            yield name, ", ".join(map(str, value))
+    elif isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value):
+        yield name, f"{value[:12]}…"
+    elif value not in (None, ""):
+        yield name, repr(value) if isinstance(value, str) and value.isspace() else str(value)
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """12,345 or 12.34 or 1.2e-05: as many digits as say something."""
+    if value is None:
+        return "\N{EN DASH}"
+    if isinstance(value, int) or abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    if value != 0 and abs(value) < 10**-digits:
+        return f"{value:.{digits}e}"
+    return f"{value:.{digits}f}"
+
+
+def percent(fraction: float, digits: int = 2) -> str:
+    """0.5 as 50.00 %."""
+    return f"{100 * fraction:.{digits}f} %"
+
+
+def share(ratio: float) -> str:
+    """1.5 as +50.0 %."""
+    return f"{100 * (ratio - 1):+.1f} %"

@@ -1,0 +1,27 @@
+"""The report's figures as CSV, a row a mark, for `dvc plots show` and `dvc plots diff`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.reporting.gather import MODELS, Findings
+
+
+def write_plots(folder: Path, findings: Findings) -> None:
+    """Write error_by_block.csv, sparsity_by_linear.csv and perplexity.csv."""
+    folder.mkdir()
+    _write(folder / "error_by_block.csv", ("block", "role", "relative_error", "linear"), findings.rows)
+    columns = ("block", "role", "sparsity", "weights", "kept", "linear")
+    _write(folder / "sparsity_by_linear.csv", columns, findings.rows)
+    values = ({"model": model, "perplexity": findings.metrics[model]["perplexity"]["value"]} for model in MODELS)
+    _write(folder / "perplexity.csv", ("model", "perplexity"), values)
+
+
+def _write(path: Path, columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,69 @@
+"""The figures of a run in one dictionary: summary.json, the page and the terminal show the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from stages.reporting.gather import Findings
+
+Row = Mapping[str, Any]
+
+
+def summarise(findings: Findings) -> dict[str, Any]:
+    """Plain values only, the same for the same findings."""
+    dense, pruned = findings.metrics["dense"], findings.metrics["pruned"]
+    rows = findings.rows
+    return {
+        "model": model_name(findings.manifest),
+        "dense": dense,
+        "pruned": {
+            **pruned,
+            **totals(rows),
+            "perplexity_ratio": pruned["perplexity"]["value"] / dense["perplexity"]["value"],
+        },
+        "methods": list(by(rows, "method")),
+        "patterns": list(by(rows, "pattern")),
+        "roles": [{"role": role, **totals(part)} for role, part in by(rows, "role").items()],
+        "blocks": [{"block": block, **totals(part)} for block, part in by(rows, "block").items()],
+        "retried": [dict(row) for row in rows if row.get("attempts", 1) > 1],
+        "protocol": {kind: findings.protocol[kind] for kind in ("perplexity", "tasks")},
+        "solve": findings.solution.get("solve", {}),
+        "settings": findings.solution.get("settings", {}),
+        "costs": [{"stage": stage.replace("_", " "), **cost} for stage, cost in findings.costs.items()],
+    }
+
+
+def totals(rows: Iterable[Row]) -> dict[str, Any]:
+    """Counts over some linears, their sparsity, and their relative errors, each linear counting once."""
+    rows = list(rows)
+    weights, kept = (sum(row[column] for row in rows) for column in ("weights", "kept"))
+    errors = [row["relative_error"] for row in rows]
+    return {
+        "linears": len(rows),
+        "weights": weights,
+        "kept": kept,
+        "sparsity": 1 - kept / weights if weights else 0.0,
+        "relative_error": sum(errors) / len(errors) if errors else 0.0,
+        "largest_error": max(errors, default=0.0),
+    }
+
+
+def by(rows: Iterable[Row], column: str) -> dict[Any, list[Row]]:
+    """Rows with equal values in `column`, in the order in which the values first come."""
+    parts: dict[Any, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(row[column], []).append(row)
+    return parts
+
+
+def model_name(manifest: Mapping[str, Any]) -> str:
+    """What people call the source model: its hub id, or the name of its file or folder."""
+    source = manifest.get("source", {})
+    source = source.get("source", source)
+    if isinstance(source, str):
+        return source
+    if source.get("id"):
+        return str(source["id"])
+    return PurePath(str(source.get("member") or source.get("path") or "the model")).name

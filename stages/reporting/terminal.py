@@ -1,0 +1,44 @@
+"""The last result in a few lines, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def short_table(summary: Mapping[str, Any], page: Path) -> str:
+    """Dense and pruned side by side, the seconds of each stage, where the page is."""
+    dense, pruned = summary["dense"], summary["pruned"]
+    table = [
+        [summary["model"], "dense", "pruned"],
+        ["perplexity", _fixed(dense["perplexity"]["value"]), _fixed(pruned["perplexity"]["value"])],
+        ["sparsity", "-", f"{100 * pruned['sparsity']:.2f} %"],
+        ["mean relative error", "-", f"{pruned['relative_error']:.4f}"],
+    ]
+    for task, row in dense["tasks"].items():
+        for metric in row:
+            if metric != "n" and not metric.endswith("_stderr"):
+                values = [model["tasks"].get(task, {}).get(metric) for model in (dense, pruned)]
+                table.append([f"{task}, {metric}", *("-" if one is None else f"{one:.3f}" for one in values)])
+    costs = [["stage", "seconds", "peak MB"]]
+    costs += [
+        [one["stage"], f"{one.get('seconds', 0):.1f}", f"{one.get('peak_memory_mb', 0):.0f}"]
+        for one in summary["costs"]
+    ]
+    return "\n".join([*_aligned(table), "", *_aligned(costs), "", f"report: {page}"])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width, the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+
+
+def _fixed(value: float) -> str:
+    return f"{value:,.2f}"

@@ -1,0 +1,190 @@
+"""The report: deterministic, whole in itself, and never without the dense row."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stages import report
+from stages.artifacts.atomic import write_json
+from stages.artifacts.manifest import write_manifest
+from stages.runner import run_stage
+from tests.unit.tiny import write_params
+
+PAGE = Path("data/report/index.html")
+ROLES = ("attention.q", "mlp.down")
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    """What the other stages leave, made up."""
+    monkeypatch.chdir(tmp_path)
+    write_params(tmp_path)
+    for model, value in (("dense", 29.09), ("pruned", 44.07)):
+        measured = {"value": value, "tokens": 20440, "windows": 40}
+        task = {"acc": value / 100, "acc_stderr": 0.01, "n": 200}
+        write_json(Path(f"metrics/{model}.json"), {"perplexity": measured, "tasks": {"topics": task}})
+        protocol = {"perplexity": "a text & how it was cut", "tasks": "lm-eval", "text": {"name": "<news>"}}
+        write_json(Path(f"data/evaluation/{model}/protocol.json"), protocol)
+    for stage, seconds in (("solve", 95.5), ("fetch", 25.0), ("report", 1.0)):
+        write_json(Path(f"metrics/cost/{stage}.json"), {"seconds": seconds, "peak_memory_mb": 800})
+    write_solution(0.5)
+    source = {"source": {"source": "hub", "id": "someone/<model>"}}
+    write_json(Path("data/pruned/pruning_manifest.json"), {"source": source, "calibration": {"sequences": 16}})
+    return tmp_path
+
+
+def write_solution(sparsity, damping=0.01, attempts=1):
+    rows = [
+        {
+            "linear": f"layers.{block}.{role}", "block": block, "role": role, "method": "wanda",
+            "pattern": "unstructured", "scope": "row", "weights": 1000, "kept": int(1000 * (1 - sparsity)),
+            "sparsity": sparsity, "relative_error": sparsity * (block + 1) / 100,
+            "damping": damping, "attempts": attempts,
+        }
+        for block in range(12)
+        for role in ROLES
+    ]  # fmt: skip
+    folder = Path("data/solution")
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "linears.parquet")
+    write_manifest(folder, {"solve": {"method": "wanda", "inputs": "pruned"}, "settings": {}})
+
+
+def run():
+    return run_stage("report", report.main, ())
+
+
+def outputs():
+    return {path.name: path.read_bytes() for path in Path("data/report").rglob("*") if path.is_file()}
+
+
+class Elements(HTMLParser):
+    """Names, attributes and ids of a page; whether its tags close."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found, self.ids = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.open.remove(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_same_findings_give_the_same_bytes(workspace):
+    assert run() == 0
+    first = outputs()
+    assert run() == 0
+    assert outputs() == first
+    names = {"index.html", "summary.json", "error_by_block.csv", "sparsity_by_linear.csv", "perplexity.csv"}
+    assert set(first) == names
+
+
+def test_the_page_needs_nothing_but_itself(workspace):
+    run()
+    text = PAGE.read_text()
+    page = Elements(text)
+    assert not page.open
+    assert not {"script", "link", "img", "iframe", "image"} & {tag for tag, _ in page.found}
+    for _, attributes in page.found:
+        for name in ("src", "href", "xlink:href"):
+            assert attributes.get(name, "#").startswith("#")
+    assert set(re.findall(r"https?://[^\"' <)]*", text)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+    assert "url(http" not in text
+    assert "@import" not in text
+
+
+def test_figures_are_told_to_those_who_cannot_see_them_and_their_ids_differ(workspace):
+    run()
+    page = Elements(PAGE.read_text())
+    labels = [attributes.get("aria-labelledby") for tag, attributes in page.found if tag == "svg"]
+    assert len(labels) == 4
+    assert all(label in page.ids for label in labels)
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_the_dense_row_the_protocol_and_the_plain_truth_are_shown(workspace):
+    run()
+    text = PAGE.read_text()
+    assert re.search(r'<th scope="row">dense</th><td>29\.09</td>', text)
+    assert re.search(r'<th scope="row">pruned</th><td>44\.07</td>\s*<td>\+51\.5 %</td>', text)
+    assert "a text &amp; how it was cut" in text
+    assert "Unstructured zeros make nothing faster" in text
+    assert "someone/&lt;model&gt;" in text
+    assert "&lt;news&gt;" in text
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 1.0])
+def test_nothing_or_everything_removed_can_be_shown(workspace, sparsity):
+    write_solution(sparsity, damping=None)
+    assert run() == 0
+    assert json.loads(Path("data/report/summary.json").read_text())["pruned"]["sparsity"] == sparsity
+
+
+def test_linears_that_were_tried_again_are_named(workspace):
+    run()
+    assert "solved at the first attempt" in PAGE.read_text()
+    write_solution(0.5, attempts=3)
+    run()
+    assert "layers.0.mlp.down (3 attempts, damping 0.0100)" in PAGE.read_text()
+
+
+def test_the_plots_hold_a_row_a_linear_and_the_dense_perplexity(workspace):
+    run()
+    with Path("data/report/plots/error_by_block.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 12 * len(ROLES)
+    assert rows[3] == {"block": "1", "role": "mlp.down", "relative_error": "0.01", "linear": "layers.1.mlp.down"}
+    assert Path("data/report/plots/perplexity.csv").read_text() == "model,perplexity\ndense,29.09\npruned,44.07\n"
+
+
+def test_two_protocols_are_never_put_side_by_side(workspace, capsys):
+    run()
+    before = outputs()
+    write_json(Path("data/evaluation/pruned/protocol.json"), {"perplexity": "another", "tasks": "lm-eval", "text": {}})
+    assert run() == 2
+    assert "measured in two ways" in capsys.readouterr().err
+    assert outputs() == before
+
+
+@pytest.mark.parametrize("path", ["metrics/dense.json", "data/solution/linears.parquet", "data/solution/manifest.json"])
+def test_what_is_missing_is_named(workspace, capsys, path):
+    Path(path).unlink()
+    assert run() == 2
+    assert f"{path} is missing" in capsys.readouterr().err
+    assert not PAGE.exists()
+
+
+def test_the_short_table_has_both_models_the_stages_and_the_page(workspace, capsys):
+    assert report.show() == 2
+    assert "run `dvc repro`" in capsys.readouterr().err
+    run()
+    assert report.show() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["someone/<model>", "dense", "pruned"]
+    assert lines[1].split() == ["perplexity", "29.09", "44.07"]
+    assert [line.split()[:2] for line in lines if line.startswith(("fetch", "solve"))] == [
+        ["fetch", "25.0"],
+        ["solve", "95.5"],
+    ]
+    assert lines[-1] == "report: data/report/index.html"
