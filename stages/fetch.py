@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.artifacts.manifest import write_manifest
+from stages.errors import ArtifactError, SourceError
 from stages.models.load import load_tokenizer
 from stages.models.tokens import tokenise
-from stages.params import Fetch
 from stages.runner import StageRun, parser_of, run_stage
 from stages.sources.model import write_model
 from stages.sources.overlap import check_disjoint
@@ -33,36 +33,37 @@ log = logging.getLogger("secateur")
 
 def main(run: StageRun) -> None:
     """Write both folders: texts are read first, since most mistakes are in their settings."""
-    settings = run.params.fetch
-    texts = _choose_texts(settings)
+    settings, facts = run.params.fetch, dict[str, dict[str, Any]]()
+    texts = {name: choose(getattr(settings, name), f"fetch.{name}") for name in ("calibration", "evaluation")}
+    overlap = check_disjoint(texts["calibration"], texts["evaluation"], settings.max_overlap)
     with run.output(MODEL) as model_folder, run.output(TEXTS) as texts_folder:
         model = write_model(settings.model, model_folder)
         log.info("%s: %.1f million parameters, %s", model["architecture"], model["parameters"] / 1e6, model["dtype"])
-        trusted = getattr(settings.model, "trust_remote_code", False)
-        tokenizer = load_tokenizer(model_folder, trusted)
+        tokenizer = _tokenizer(model_folder, getattr(settings.model, "trust_remote_code", False))
         for name, text in texts.items():
             ids = tokenise(tokenizer, text.text, model["vocabulary"])
-            text.facts["tokens"] = run.figures[f"{name}_tokens"] = len(ids)
-            log.info("%s: %d documents, %d tokens of %s", name, len(text.documents), len(ids), text.facts["name"])
-            _write_text(texts_folder, name, text, ids)
-        write_manifest(texts_folder, {name: text.facts for name, text in texts.items()})
+            facts[name] = {**text.facts, "tokens": len(ids)}
+            _write_text(texts_folder, name, text, ids, facts[name])
+            run.figures[f"{name}_tokens"] = len(ids)
+            log.info("%s: %d tokens, %d documents of %s", name, len(ids), len(text.documents), text.facts["name"])
+        facts["evaluation"]["overlap"] = round(overlap, 6)
+        write_manifest(texts_folder, facts)
         write_manifest(model_folder, model)
 
 
-def _choose_texts(settings: Fetch) -> dict[str, ChosenText]:
-    """Both texts, checked not to overlap."""
-    texts = {
-        name: choose(getattr(settings, name), f"fetch.{name}") for name in ("calibration", "evaluation")
-    }
-    overlap = check_disjoint(texts["calibration"], texts["evaluation"], settings.max_overlap)
-    texts["evaluation"].facts["overlap"] = round(overlap, 6)
-    return texts
+def _tokenizer(folder: Path, trusted: bool) -> Any:
+    try:
+        return load_tokenizer(folder, trusted)
+    except ArtifactError as error:
+        raise SourceError(
+            f"fetch.model: its source holds no tokenizer that transformers can load ({error.__cause__}): put the "
+            "tokenizer's files beside config.json"
+        ) from error
 
 
-def _write_text(folder: Path, name: str, text: ChosenText, ids: np.ndarray) -> None:
+def _write_text(folder: Path, name: str, text: ChosenText, ids: np.ndarray, facts: dict[str, Any]) -> None:
     """Token ids, with the facts in the file's own metadata; documents where they have labels."""
-    facts = {"facts": json.dumps(text.facts, sort_keys=True)}
-    schema = pa.schema([("token", pa.int32())], metadata=facts)
+    schema = pa.schema([("token", pa.int32())], metadata={"facts": json.dumps(facts, sort_keys=True)})
     pq.write_table(pa.table([pa.array(ids)], schema=schema), folder / f"{name}.parquet")
     if any(document.label is not None for document in text.documents):
         columns: dict[str, Any] = {

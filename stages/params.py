@@ -47,7 +47,7 @@ class HubModel(Section):
 
 
 class LocalModel(Section):
-    """A Hugging Face folder on this machine."""
+    """A Hugging Face folder, or a .gguf file, on this machine."""
 
     source: Literal["local"]
     path: Path
@@ -74,7 +74,7 @@ class TextOptions(Section):
     join:      what stands between two documents of the joined text.
     replace:   strings replaced before tokenising, e.g. {"<unk>": "unk"}.
     shuffle:   seed that shuffles the documents; None keeps their order.
-    documents: [start, stop) after shuffling; None takes all.
+    documents: [start, stop) after repeats are dropped and shuffling; None takes all.
     """
 
     join: str = "\n\n"

@@ -75,7 +75,7 @@ def run_stage(
 ) -> int:
     """Run `main` with the parameters at hand and give the exit code: 0, 2 (told why) or 130 (stopped)."""
     logging.basicConfig(level=logging.INFO, format=f"{name:<10} %(message)s", stream=sys.stderr, force=True)
-    for noisy in ("httpx", "datasets", "filelock", "fsspec", "urllib3", "transformers"):
+    for noisy in ("httpx", "datasets", "filelock", "fsspec", "urllib3", "transformers", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     _return_freed_memory()
     wall, cpu = time.perf_counter(), time.process_time()

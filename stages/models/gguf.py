@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging as transformers_logging
 
 from stages.errors import SourceError
@@ -19,8 +18,13 @@ def dequantise(path: Path, folder: Path, dtype: torch.dtype) -> None:
     """
     transformers_logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(path.parent), gguf_file=path.name, dtype=dtype, local_files_only=True
+        model, report = AutoModelForCausalLM.from_pretrained(
+            str(path.parent),
+            gguf_file=path.name,
+            quantization_config=GgufConfig(dequantize=True),  # never packed weights, nor kernels from the hub
+            dtype=dtype,
+            local_files_only=True,
+            output_loading_info=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True)
     except (OSError, ValueError, KeyError, IndexError) as error:
@@ -29,17 +33,8 @@ def dequantise(path: Path, folder: Path, dtype: torch.dtype) -> None:
             f"fetch.model: {path.name} cannot be dequantised ({why}): use a GGUF file of an architecture that "
             "transformers reads, or the model's safetensors"
         ) from error
-    _plain(model).save_pretrained(str(folder))
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise SourceError(f"fetch.model: {path.name} has no tensor for {missing[0]}: it is not whole")
+    model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
-
-
-def _plain(model: PreTrainedModel) -> PreTrainedModel:
-    """The same weights in a model that does not know of their quantisation, which may not be saved."""
-    config = copy.deepcopy(model.config)
-    del config.quantization_config
-    with torch.device("meta"):
-        plain: PreTrainedModel = AutoModelForCausalLM.from_config(config)
-    plain.load_state_dict(model.state_dict(), assign=True)
-    plain.tie_weights()
-    plain.generation_config = model.generation_config
-    return plain

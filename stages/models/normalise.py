@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from stages.errors import SourceError
-from stages.models.checkpoint import INDEX, SINGLE, Checkpoint
+from stages.models.checkpoint import INDEX, Checkpoint
 from stages.models.names import stored_names
 from stages.models.skeleton import build_skeleton
 from stages.tensorfile import TensorFile, TensorWriter
@@ -104,7 +104,9 @@ def rewrite(source: Path, target: Path, dtype: torch.dtype | None, trust_remote_
     )
     missing = sorted(report["missing_keys"])
     if missing:
-        raise SourceError(f"fetch.model: the checkpoint has no tensor for {missing[0]}: it does not fit its config.json")
+        raise SourceError(
+            f"fetch.model: the checkpoint has no tensor for {missing[0]}: it does not fit its config.json"
+        )
     model.save_pretrained(str(target), save_original_format=False)
 
 

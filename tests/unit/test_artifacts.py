@@ -21,9 +21,8 @@ from stages.tensorfile import TensorFile, TensorWriter, read_tensors, write_tens
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "a"
     path.write_text("old")
-    with pytest.raises(RuntimeError), replacing_file(path) as temporary:
-        temporary.write_text("ne")
-        raise RuntimeError
+    with pytest.raises(FileNotFoundError), replacing_file(path) as temporary:
+        (temporary.parent / "absent" / "a").write_text("ne")
     assert path.read_text() == "old"
     with replacing_file(path) as temporary:
         temporary.write_text("new")

@@ -61,7 +61,10 @@ def test_a_file_that_is_not_a_mapping_is_told(text, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("sections", "told"),
     [
-        ({"solve": {"pattern": "2:5"}}, "solve.pattern: 2:5 does not divide the 32 inputs of model.layers.0.self_attn.q"),
+        (
+            {"solve": {"pattern": "2:5"}},
+            "solve.pattern: 2:5 does not divide the 32 inputs of model.layers.0.self_attn.q",
+        ),
         ({"solve": {"method": "wanda", "scope": "model"}}, "solve.scope: wanda works in row, linear, got model"),
         (
             {"solve": {"method": "sparsegpt"}, "methods": {"sparsegpt": {"til": 1}}},

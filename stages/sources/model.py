@@ -1,0 +1,60 @@
+"""One model, from any source, as a folder that the later stages read."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stages.artifacts.atomic import MODE
+from stages.models.compute import DTYPES
+from stages.models.gguf import dequantise
+from stages.models.normalise import copy_weights, rewrite, settle_dtype, survey
+from stages.params import Model
+from stages.runner import progress
+from stages.sources.checkpoints import copy_companions, found
+from stages.sources.refusals import check_finite, check_folder
+
+log = logging.getLogger("secateur")
+
+
+def write_model(source: Model, target: Path) -> dict[str, Any]:
+    """Put the model into `target` and tell the facts for its manifest; raises SourceError.
+
+    Nothing of the checkpoint is loaded where its tensors can be copied as they are.
+    """
+    trusted = getattr(source, "trust_remote_code", False)
+    dtype = None if source.dtype == "auto" else DTYPES[source.dtype]
+    with found(source) as checkpoint:
+        if checkpoint.path.is_file():
+            log.info("dequantising %s", checkpoint.path.name)
+            dequantise(checkpoint.path, target, dtype or torch.float32)
+        else:
+            check_folder(checkpoint.path)
+            _write_folder(checkpoint.path, target, dtype, trusted)
+    for path in target.iterdir():
+        path.chmod(MODE)  # safetensors' own files are for their owner only
+    stored = settle_dtype(target)
+    check_finite(target)
+    seen = survey(target, trusted)
+    return {
+        "source": source.model_dump(mode="json"),
+        **checkpoint.facts,
+        "architecture": seen.architecture,
+        "parameters": seen.parameters,
+        "vocabulary": seen.vocabulary,
+        "dtype": stored,
+    }
+
+
+def _write_folder(source: Path, target: Path, dtype: torch.dtype | None, trusted: bool) -> None:
+    copy_companions(source, target, trusted)
+    if survey(source, trusted).unstored:
+        log.info("tensors of the checkpoint are merged on loading: loading the whole model")
+        rewrite(source, target, dtype, trusted)
+        return
+    size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
+    with progress(total=size, desc="copy the weights", unit="B", unit_scale=True) as bar:
+        copy_weights(source, target, dtype, bar.update)

