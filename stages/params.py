@@ -32,7 +32,7 @@ class Compute(Section):
 
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     dtype: DType = "auto"
-    chunk: Positive = 8
+    chunk: Positive = 4
     """Sequences processed together: sets peak memory."""
 
 

@@ -7,7 +7,6 @@ becomes one line and exit code 2; outputs appear whole or not at all.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import errno
 import json
 import logging
@@ -18,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from stages.errors import ParameterError, SecateurError
 
 COSTS = Path("metrics/cost")
 log = logging.getLogger("secateur")
-_M_MMAP_THRESHOLD, _LARGE = -3, 4 << 20
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,6 @@ def run_stage(
     logging.basicConfig(level=logging.INFO, format=f"{name:<10} %(message)s", stream=sys.stderr, force=True)
     for noisy in ("httpx", "datasets", "filelock", "fsspec", "urllib3", "transformers", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    _return_freed_memory()
     wall, cpu = time.perf_counter(), time.process_time()
     try:
         run = StageRun(name, params.read(), tuple(sections))
@@ -99,13 +96,6 @@ def run_stage(
     except KeyboardInterrupt:
         return _failed(name, "stopped; finished blocks are kept, run again to go on", code=130)
     return 0
-
-
-def _return_freed_memory() -> None:
-    """Have glibc map large tensors one by one: its heap keeps what is freed, up to twice what is needed."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL("libc.so.6").mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def _failed(name: str, message: str, code: int = 2) -> int:

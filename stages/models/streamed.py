@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.errors import ArchitectureError
+from stages.memory import return_freed_memory
 from stages.models.checkpoint import Checkpoint
 from stages.models.compute import dtype_of
 from stages.models.names import stored_names
@@ -75,6 +76,7 @@ class StreamedModel:
             yield
         finally:
             take_back(self._blocks[index])
+            return_freed_memory()
 
     def embed(self, tokens: Tensor) -> Iterator[Tensor]:
         """Hidden states (1, length, width) entering block 0, for each row of token ids (sequences, length)."""
