@@ -7,7 +7,6 @@ how they were measured.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from functools import partial
@@ -17,9 +16,9 @@ from pathlib import Path
 import torch
 
 from stages.artifacts.atomic import write_json
-from stages.artifacts.manifest import read_manifest, verified
+from stages.artifacts.manifest import read_json, read_manifest, verified
 from stages.artifacts.tokens import read_tokens
-from stages.errors import ArtifactError, ParameterError
+from stages.errors import ParameterError
 from stages.evaluation.perplexity import perplexity
 from stages.evaluation.protocol import perplexity_in_words, tasks_in_words
 from stages.evaluation.tasks import accuracies
@@ -67,13 +66,8 @@ def main(run: StageRun, which: str) -> None:
 
 def _checked(which: str) -> bool:
     """Whether the model's own code may run; raises ArtifactError if a file is not what its manifest says."""
-    if which == "dense":
-        manifest = source = read_manifest(MODEL)
-    elif PRUNING_MANIFEST.is_file():
-        manifest = json.loads(PRUNING_MANIFEST.read_text(encoding="utf-8"))
-        source = manifest.get("source", {})
-    else:
-        raise ArtifactError(f"{PRUNING_MANIFEST} is missing: run the assemble stage (dvc repro assemble)")
+    manifest = read_manifest(MODEL) if which == "dense" else read_json(PRUNING_MANIFEST)
+    source = manifest if which == "dense" else manifest.get("source", {})
     for name in manifest.get("files", {}):
         verified(MODELS[which], name, manifest)
     return bool(source.get("source", {}).get("trust_remote_code", False))

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 from stages.artifacts.atomic import write_json
+from stages.artifacts.manifest import read_json
 from stages.errors import SecateurError
-from stages.reporting.gather import gather, read_json
+from stages.reporting.gather import gather
 from stages.reporting.page import page
 from stages.reporting.plots import write_plots
 from stages.reporting.summary import summarise

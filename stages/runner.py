@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import logging
 import os
 import resource
@@ -135,8 +134,3 @@ def need_disk(folder: Path, needed: float, what: str) -> None:
             f"the disk is too small for {what}: expected {needed / 1e9:.2f} GB free in {folder}, got {free / 1e9:.2f}: "
             "free some, or use fewer calibration.sequences"
         )
-
-
-def read_json(path: Path) -> Any:
-    """Contents of a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))

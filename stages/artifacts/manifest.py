@@ -31,14 +31,18 @@ def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a folder that a stage wrote; raises ArtifactError if there is none."""
-    path = folder / NAME
+    return read_json(folder / NAME)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object that a stage wrote; raises ArtifactError if the file is missing or corrupt."""
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ArtifactError(f"{path} is missing: run the stage that writes {folder} (dvc repro)") from None
-    except json.JSONDecodeError as error:
+        raise ArtifactError(f"{path} is missing: run the stage that writes {path.parent} (dvc repro)") from None
+    except ValueError as error:
         raise ArtifactError(f"{path} is corrupt ({error}): {_REPAIR}") from None
-    return manifest
+    return value
 
 
 def identity_of(folder: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from stages.artifacts.manifest import identity_of, read_manifest, verified
+from stages.artifacts.manifest import identity_of, read_json, read_manifest, verified
 from stages.errors import ArtifactError
 
 METRICS, COSTS = Path("metrics"), Path("metrics/cost")
@@ -67,17 +66,6 @@ def gather() -> Findings:
         costs=_costs(),
         hashes={name: digest for name, digest in hashes.items() if digest},
     )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; raises ArtifactError if the file is missing or corrupt."""
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ArtifactError(f"{path} is missing: run `dvc repro`, which runs the stage that writes it") from None
-    except json.JSONDecodeError as error:
-        raise ArtifactError(f"{path} is corrupt ({error}): delete it and run `dvc repro`") from None
-    return value
 
 
 def _protocol() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stages import solve
-from stages.runner import read_json
+from stages.artifacts.manifest import read_json
 from stages.tensorfile import TensorFile
 
 BEFORE = ("extract", "statistics")
