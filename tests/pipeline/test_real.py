@@ -75,6 +75,7 @@ def test_a_changed_sparsity_reruns_from_solve_and_the_old_result_is_restored(pro
     assert "0.3" in project.sh("dvc", "params", "diff")
     assert "perplexity" in project.sh("dvc", "metrics", "diff")
     assert "index.html" in project.sh("dvc", "plots", "diff")
+    assert "index.html" in project.sh("dvc", "plots", "show")
     project.change(solve={"sparsity": 0.5})
     assert project.repro() == []  # from DVC's run cache
     assert bytes_of(project, "pruned") == before
