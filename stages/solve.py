@@ -49,7 +49,8 @@ def main(run: StageRun) -> None:
     bar = progress(range(model.blocks), desc=run.params.solve.method, unit="block")
     for index in bar:
         rows = walk.solve(index)
-        bar.set_postfix_str(f"relative error {sum(row['relative_error'] for row in rows) / len(rows):.4f}", refresh=False)
+        error = sum(row["relative_error"] for row in rows) / len(rows)
+        bar.set_postfix_str(f"relative error {error:.4f}", refresh=False)
     with run.output(SOLUTION) as folder:
         for index, path in enumerate(walk.solutions):
             link_or_copy(path, folder / block_file(index))
