@@ -14,16 +14,16 @@ from typing import Any
 
 from stages import __version__
 from stages.artifacts.atomic import write_json
+from stages.artifacts.linears import TABLE, Row, read_table
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
 from stages.artifacts.tokens import read_tokens
-from stages.assembly import Pruned, check_masks, write_checkpoint, write_masks
+from stages.assembly import Pruned, write_checkpoint, write_masks
+from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
 from stages.reload import compare
 from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
-from stages.solution import TABLE, Row, read_table
-from stages.workspace import MODEL, PRUNED, SOLUTION, TEXTS, block_file, open_model, same_model
+from stages.workspace import open_model, same_model
 
 SECTIONS = ("compute", "assemble")
-MANIFEST = "pruning_manifest.json"
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
 
 
@@ -33,21 +33,19 @@ def main(run: StageRun) -> None:
     solution = read_manifest(SOLUTION)
     same_model(solution, identity, SOLUTION)
     rows = {row["linear"]: row for row in read_table(verified(SOLUTION, TABLE, solution))}
-    pruned = Pruned(model, [verified(SOLUTION, block_file(index), solution) for index in range(model.blocks)])
+    pruned = Pruned(model, [verified(SOLUTION, block_file(index), solution) for index in range(model.blocks)], rows)
     source = read_manifest(MODEL)
     size = sum((MODEL / name).stat().st_size for name in source["files"])
     need_disk(Path(), size, "the pruned checkpoint")
     tokens = read_tokens(TEXTS, "calibration", read_manifest(TEXTS))
 
-    with progress(total=model.blocks, desc="check masks", unit="block") as bar:
-        check_masks(pruned, rows, bar.update)
     with run.output(PRUNED) as folder:
         with progress(total=size, desc="write", unit="B", unit_scale=True) as bar:
             write_checkpoint(MODEL, folder, pruned, bar.update)
         write_masks(folder, pruned)
         trust = bool(source.get("source", {}).get("trust_remote_code", False))
         figures = compare(folder, pruned, tokens, run.params.assemble.max_logit_difference, trust)
-        write_json(folder / MANIFEST, _facts(folder, solution, source, rows, figures))
+        write_json(folder / PRUNING_MANIFEST.name, _facts(folder, solution, source, rows, figures))
 
 
 def _facts(

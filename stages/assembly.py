@@ -9,12 +9,13 @@ from pathlib import Path
 
 from torch import Tensor
 
+from stages.artifacts.linears import Row
 from stages.errors import ArtifactError
-from stages.linalg.masks import pack, satisfies_groups
+from stages.linalg.masks import groups_of, pack, satisfies_groups
 from stages.models.checkpoint import Checkpoint
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
-from stages.solution import Row, read_masks, read_weights
+from stages.solution import read_masks, read_pruned
 from stages.tensorfile import TensorFile, TensorWriter, write_tensors
 
 MASKS = "masks.safetensors"
@@ -22,19 +23,26 @@ NOT_COPIED = {"manifest.json"}
 
 
 class Pruned:
-    """The pruned weights of a model, read from the solution a block at a time.
+    """The pruned weights of a model, read from the solution a block at a time and checked as they are read.
 
-    solutions: file of each block.
+    solutions: file of each block; rows: of the table of linears, by linear.
     """
 
-    def __init__(self, model: StreamedModel, solutions: list[Path]) -> None:
-        self.model, self.solutions = model, solutions
+    def __init__(self, model: StreamedModel, solutions: list[Path], rows: Mapping[str, Row]) -> None:
+        self.model, self.solutions, self.rows = model, solutions, rows
         self._at: tuple[int, dict[str, Tensor]] = (-1, {})
 
     def block(self, index: int) -> Mapping[str, Tensor]:
-        """Pruned weights of a block by parameter name, as they are stored."""
+        """Pruned weights of a block by parameter name, as they are stored.
+
+        Raises ArtifactError unless every mask has its row's count, its N:M pattern, and true zeros beneath.
+        """
         if self._at[0] != index:
-            self._at = (index, read_weights(self.solutions[index], self.model.linears(index), self.model))
+            found = dict[str, Tensor]()
+            for linear, keep, weight in read_pruned(self.solutions[index], self.model.linears(index), self.model):
+                _check(linear, keep, linear.weight(weight), self.rows[linear.name])
+                found[linear.tensor] = weight
+            self._at = (index, found)
         return self._at[1]
 
     def masks(self, index: int) -> dict[Linear, Tensor]:
@@ -42,6 +50,17 @@ class Pruned:
         linears = self.model.linears(index)
         masks = read_masks(self.solutions[index], linears)
         return {linear: masks[linear.name] for linear in linears}
+
+
+def _check(linear: Linear, keep: Tensor, weight: Tensor, row: Row) -> None:
+    if int(keep.sum()) != row["kept"]:
+        raise ArtifactError(f"{linear.name}: expected {row['kept']} kept weights, got {int(keep.sum())}")
+    removed = weight[~keep]
+    if bool((removed != 0).any()) or bool(removed.signbit().any()):
+        raise ArtifactError(f"{linear.name}: a removed weight is not exactly 0: run the solve stage again")
+    groups = groups_of(row["pattern"])
+    if groups is not None and not satisfies_groups(keep, *groups):
+        raise ArtifactError(f"{linear.name}: a group keeps more than {row['pattern']} allows")
 
 
 def write_checkpoint(source: Path, target: Path, pruned: Pruned, tick: Callable[[int], object]) -> None:
@@ -77,19 +96,3 @@ def write_masks(target: Path, pruned: Pruned) -> None:
             tensors[linear.tensor], shapes[linear.tensor] = pack(keep), linear.shape
     metadata = {"format": "packed bits, row-major, first in the highest bit, 1 = kept", "shapes": json.dumps(shapes)}
     write_tensors(target / MASKS, tensors, metadata)
-
-
-def check_masks(pruned: Pruned, rows: Mapping[str, Row], tick: Callable[[int], object]) -> None:
-    """Raise ArtifactError unless every mask has its row's count, its N:M pattern, and true zeros beneath."""
-    for index in range(pruned.model.blocks):
-        weights = pruned.block(index)
-        for linear, keep in pruned.masks(index).items():
-            row, weight = rows[linear.name], linear.weight(weights[linear.tensor])
-            if int(keep.sum()) != row["kept"]:
-                raise ArtifactError(f"{linear.name}: expected {row['kept']} kept weights, got {int(keep.sum())}")
-            removed = weight[~keep]
-            if bool((removed != 0).any()) or bool(removed.signbit().any()):
-                raise ArtifactError(f"{linear.name}: a removed weight is not exactly 0: run the solve stage again")
-            if ":" in row["pattern"] and not satisfies_groups(keep, *map(int, row["pattern"].split(":"))):
-                raise ArtifactError(f"{linear.name}: a group keeps more than {row['pattern']} allows")
-        tick(1)

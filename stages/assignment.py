@@ -10,10 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from stages.errors import ParameterError
+from stages.linalg.masks import groups_of
 from stages.linalg.ranking import kept_by_global_magnitude
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
-from stages.params import Params, Rule
+from stages.params import Params
+from stages.params.pruning import Rule
 from stages.solvers import registry
 from stages.solvers.contract import Budget, LinearSolver
 
@@ -36,10 +38,7 @@ class Assignment:
     @property
     def groups(self) -> tuple[int, int] | None:
         """(n_keep, group_size) of an N:M pattern."""
-        if ":" not in self.pattern:
-            return None
-        n_keep, group_size = self.pattern.split(":")
-        return int(n_keep), int(group_size)
+        return groups_of(self.pattern)
 
     @property
     def leaves_dense(self) -> bool:

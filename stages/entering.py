@@ -13,9 +13,10 @@ from pathlib import Path
 from stages.artifacts.manifest import read_manifest, verified
 from stages.artifacts.store import BlockStore, key_of
 from stages.models.streamed import StreamedModel
+from stages.places import ACTIVATIONS, block_file
 from stages.solution import read_weights
 from stages.walk import advance
-from stages.workspace import ACTIVATIONS, activations_suffix, block_file
+from stages.workspace import activations_suffix
 
 
 class Entering:

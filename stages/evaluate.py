@@ -11,7 +11,6 @@ import sys
 import time
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 
 import torch
 
@@ -24,13 +23,10 @@ from stages.evaluation.protocol import perplexity_in_words, tasks_in_words
 from stages.evaluation.tasks import accuracies
 from stages.evaluation.windows import windows_of
 from stages.models.load import load_model, load_tokenizer, longest_input
+from stages.places import EVALUATION, METRICS, MODEL, PRUNED, PRUNING_MANIFEST, TEXTS
 from stages.runner import StageRun, parser_of, run_stage
-from stages.workspace import MODEL, PRUNED, TEXTS
 
 MODELS = {"dense": MODEL, "pruned": PRUNED}
-PRUNING_MANIFEST = PRUNED / "pruning_manifest.json"
-METRICS = Path("metrics")
-PROTOCOLS = Path("data/evaluation")
 PACKAGES = ("torch", "transformers", "lm-eval")
 
 
@@ -59,7 +55,7 @@ def main(run: StageRun, which: str) -> None:
         "text": facts["evaluation"],
         "versions": {package: version(package) for package in PACKAGES},
     }
-    with run.output(PROTOCOLS / which) as folder:
+    with run.output(EVALUATION / which) as folder:
         write_json(folder / "protocol.json", protocol)
     write_json(METRICS / f"{which}.json", {"perplexity": measured, "tasks": tasks})
 

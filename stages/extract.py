@@ -23,9 +23,10 @@ from stages.artifacts.tokens import read_tokens, sample_windows
 from stages.models.compute import dtype_of
 from stages.models.streamed import StreamedModel
 from stages.params import Params
+from stages.places import ACTIVATIONS, TEXTS, block_file
 from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
 from stages.walk import advance, write_embeddings
-from stages.workspace import ACTIVATIONS, TEXTS, block_file, code_of, compute_facts, open_model
+from stages.workspace import code_of, compute_facts, open_model
 
 SECTIONS = ("compute", "calibration", "extract")
 log = logging.getLogger("secateur")

@@ -21,11 +21,11 @@ from stages.artifacts.manifest import write_manifest
 from stages.errors import ArtifactError, SourceError
 from stages.models.load import load_tokenizer
 from stages.models.tokens import tokenise
+from stages.places import MODEL, TEXTS
 from stages.runner import StageRun, parser_of, run_stage
 from stages.sources.model import write_model
 from stages.sources.overlap import check_disjoint
 from stages.sources.texts import ChosenText, choose
-from stages.workspace import MODEL, TEXTS
 
 SECTIONS = ("fetch",)
 log = logging.getLogger("secateur")

@@ -7,11 +7,11 @@ Writes data/report/index.html, summary.json and plots/*.csv.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import read_json
 from stages.errors import SecateurError
+from stages.places import REPORT
 from stages.reporting.gather import gather
 from stages.reporting.page import page
 from stages.reporting.plots import write_plots
@@ -19,7 +19,6 @@ from stages.reporting.summary import summarise
 from stages.reporting.terminal import short_table
 from stages.runner import StageRun, parser_of, run_stage
 
-REPORT = Path("data/report")
 SUMMARY, PAGE = "summary.json", "index.html"
 
 

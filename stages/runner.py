@@ -26,8 +26,8 @@ from tqdm import tqdm
 from stages import params
 from stages.artifacts.atomic import replacing_folder, write_json
 from stages.errors import ParameterError, SecateurError
+from stages.places import COSTS
 
-COSTS = Path("metrics/cost")
 log = logging.getLogger("secateur")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from stages import solvers
 from stages.artifacts.atomic import link_or_copy
+from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
 from stages.artifacts.store import BlockStore, key_of, trim
 from stages.assignment import Assignment, assign
@@ -22,21 +23,13 @@ from stages.entering import Entering
 from stages.models.compute import DTYPES
 from stages.models.streamed import StreamedModel
 from stages.params import Params
+from stages.places import SOLUTION, STATISTICS, block_file
 from stages.runner import StageRun, parser_of, progress, run_stage
-from stages.solution import TABLE, read_rows, write_block, write_table
+from stages.solution import read_rows, write_block
 from stages.solvers import registry
 from stages.solving import Clock, solve_block
 from stages.walk import InputStatistics, collect
-from stages.workspace import (
-    SOLUTION,
-    STATISTICS,
-    block_file,
-    code_of,
-    compute_facts,
-    open_model,
-    read_statistics,
-    same_model,
-)
+from stages.workspace import code_of, compute_facts, open_model, read_statistics, same_model
 
 SECTIONS = ("compute", "statistics", "solve", "methods")
 log = logging.getLogger("secateur")

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stages.artifacts.linears import Row
 from stages.assignment import Assignment, budget_of
 from stages.errors import NotFiniteError, NotPositiveDefiniteError
 from stages.linalg.error import relative_error
 from stages.models.compute import synchronize
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
-from stages.solution import Row
 from stages.solvers.contract import LinearProblem, LinearSolution
 from stages.walk import InputStatistics
 

@@ -16,19 +16,10 @@ from stages.artifacts.store import BlockStore, key_of
 from stages.models.compute import DTYPES
 from stages.models.streamed import StreamedModel
 from stages.params import Params
+from stages.places import ACTIVATIONS, STATISTICS, block_file
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.walk import collect
-from stages.workspace import (
-    ACTIVATIONS,
-    STATISTICS,
-    activations_suffix,
-    block_file,
-    code_of,
-    compute_facts,
-    open_model,
-    same_model,
-    write_statistics,
-)
+from stages.workspace import activations_suffix, code_of, compute_facts, open_model, same_model, write_statistics
 
 SECTIONS = ("compute", "statistics")
 

@@ -1,4 +1,4 @@
-"""Where the stages keep their outputs, and how the next stage opens them."""
+"""How a stage opens what the stages before it left."""
 
 from __future__ import annotations
 
@@ -16,15 +16,9 @@ from stages.errors import ArtifactError
 from stages.models.compute import device_of
 from stages.models.streamed import StreamedModel
 from stages.params import Compute
+from stages.places import MODEL
 from stages.tensorfile import TensorFile, write_tensors
 from stages.walk import InputStatistics
-
-MODEL = Path("data/model")
-TEXTS = Path("data/texts")
-ACTIVATIONS = Path("data/activations")
-STATISTICS = Path("data/statistics")
-SOLUTION = Path("data/solution")
-PRUNED = Path("data/pruned")
 
 
 def open_model(compute: Compute) -> tuple[StreamedModel, str]:
@@ -38,12 +32,13 @@ def open_model(compute: Compute) -> tuple[StreamedModel, str]:
 
 def compute_facts(model: StreamedModel, chunk: int) -> dict[str, Any]:
     """What of the computation can change bits of a result."""
-    return {"device": model.device.type, "dtype": str(model.dtype), "chunk": chunk, "torch": torch.__version__}
-
-
-def block_file(index: int, suffix: str = ".safetensors") -> str:
-    """Name of a block's file in the folder of any stage."""
-    return f"block_{index:03d}{suffix}"
+    return {
+        "device": model.device.type,
+        "threads": torch.get_num_threads() if model.device.type == "cpu" else None,
+        "dtype": str(model.dtype),
+        "chunk": chunk,
+        "torch": torch.__version__,
+    }
 
 
 def activations_suffix(manifest: Mapping[str, Any]) -> str:

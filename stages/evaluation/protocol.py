@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from stages.params import Perplexity, Tasks
+from stages.params.evaluating import Perplexity, Tasks
 
 
 def perplexity_in_words(protocol: Perplexity, text: Mapping[str, Any], measured: Mapping[str, Any], dtype: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 
 from stages.errors import NotFiniteError, ParameterError, SourceError
-from stages.params import Tasks
+from stages.params.evaluating import Tasks
 
 BOOTSTRAP = 1000
 """Resamplings for the standard error of metrics that have no formula for it (accuracy has one)."""

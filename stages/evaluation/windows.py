@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stages.errors import ParameterError
-from stages.params import Perplexity
+from stages.params.evaluating import Perplexity
 
 
 @dataclass(frozen=True)

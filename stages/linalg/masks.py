@@ -34,6 +34,14 @@ def keep_largest(scores: Tensor, kept: int) -> Tensor:
     return above | (ties & (ties.cumsum(-1) <= missing))
 
 
+def groups_of(pattern: str) -> tuple[int, int] | None:
+    """(n_keep, group_size) of a pattern `N:M`; None for one that has no groups."""
+    if ":" not in pattern:
+        return None
+    n_keep, group_size = pattern.split(":")
+    return int(n_keep), int(group_size)
+
+
 def keep_groups(scores: Tensor, n_keep: int, group_size: int) -> Tensor:
     """Mask that keeps the `n_keep` largest of every `group_size` scores along the last axis."""
     grouped = scores.unflatten(-1, (-1, group_size))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from stages.errors import ParameterError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+VECTOR_FUNCTIONS = (
+    "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "expm1", "floor", "lgamma",
+    "log", "log10", "log1p", "log2", "round", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+)  # fmt: skip
+"""Functions of one tensor that torch may hand to MKL on a CPU."""
 
 
 def device_of(setting: str) -> torch.device:
@@ -30,3 +37,17 @@ def synchronize(device: torch.device) -> None:
     """Wait for the device, so that a clock tells the truth."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+@cache
+def settle_vector_math() -> None:
+    """Call MKL's vector functions once on one thread, before any tensor that is shared among threads.
+
+    MKL resolves each function's kernel on its first call, and two threads that make it together can get a
+    kernel of low precision: about one process in ten then rotated its first chunk of positions with other
+    cosines (pytorch/pytorch#188792). No tensor depends on what is computed here.
+    """
+    for dtype in (torch.float32, torch.float64):
+        one = torch.full((1,), 0.5, dtype=dtype)
+        for function in VECTOR_FUNCTIONS:
+            getattr(torch, function)(one)

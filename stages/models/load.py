@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from stages.errors import ArtifactError
-from stages.models.compute import DTYPES, device_of
+from stages.models.compute import DTYPES, device_of, settle_vector_math
 
 
 def load_model(
@@ -22,6 +22,7 @@ def load_model(
     Only local safetensors files are read. Code inside the checkpoint runs only with
     `trust_remote_code`. Raises ArtifactError if the folder holds no such checkpoint.
     """
+    settle_vector_math()
     target = device_of(device)
     if not (folder / "config.json").is_file():
         raise ArtifactError(f"{folder}/config.json is missing: run the stage that writes {folder} (dvc repro)")

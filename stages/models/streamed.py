@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from stages.errors import ArchitectureError
 from stages.memory import return_freed_memory
 from stages.models.checkpoint import Checkpoint
-from stages.models.compute import dtype_of
+from stages.models.compute import dtype_of, settle_vector_math
 from stages.models.names import stored_names
 from stages.models.skeleton import build_skeleton, forward_as, lend, take_back
 from stages.models.structure import Linear, find_blocks, linears_of
@@ -39,6 +39,7 @@ class StreamedModel:
     def __init__(
         self, folder: Path, device: torch.device, dtype: str = "auto", trust_remote_code: bool = False
     ) -> None:
+        settle_vector_math()
         self.checkpoint = Checkpoint(folder)
         self.device, self.stored = device, self.checkpoint.dtype()
         self.dtype = dtype_of(dtype, self.stored)
@@ -49,7 +50,7 @@ class StreamedModel:
         self._prefix, self._blocks = find_blocks(self._model)
         self.blocks = len(self._blocks)
         self._wraps: bool | None = None
-        self._lend(self._model, self._outside_names(embeddings=False))
+        self._lend(self._outside_names(embeddings=False))
 
     def linears(self, index: int) -> list[Linear]:
         """The linears of block `index`."""
@@ -172,8 +173,8 @@ class StreamedModel:
         zero = torch.zeros(1, 1, 1, dtype=self.dtype, device=self.device)
         return zero.expand(sequences, length, width)
 
-    def _lend(self, module: nn.Module, names: list[str]) -> None:
-        lend(module, self._read(names), self.device, self.dtype)
+    def _lend(self, names: list[str]) -> None:
+        lend(self._model, self._read(names), self.device, self.dtype)
 
     def _read(self, names: Iterable[str]) -> dict[str, Tensor]:
         stored = {self.stored_names.get(name, name): name for name in names}
@@ -195,7 +196,7 @@ class StreamedModel:
     @contextmanager
     def _embeddings(self) -> Iterator[None]:
         """The model with its input and output embeddings in memory."""
-        self._lend(self._model, self._outside_names(embeddings=True))
+        self._lend(self._outside_names(embeddings=True))
         self._model.tie_weights()
         try:
             yield

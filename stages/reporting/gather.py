@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
+from stages.artifacts.linears import TABLE, read_table
 from stages.artifacts.manifest import identity_of, read_json, read_manifest, verified
 from stages.errors import ArtifactError
-
-METRICS, COSTS = Path("metrics"), Path("metrics/cost")
-EVALUATION = Path("data/evaluation")
-SOLUTION, TABLE = Path("data/solution"), "linears.parquet"
-PRUNING_MANIFEST = Path("data/pruned/pruning_manifest.json")
+from stages.places import COSTS, EVALUATION, METRICS, PRUNING_MANIFEST, SOLUTION
 
 MODELS = ("dense", "pruned")
 STAGES = ("fetch", "extract", "statistics", "solve", "assemble", "evaluate_dense", "evaluate_pruned")
@@ -46,7 +40,7 @@ class Findings:
 def gather() -> Findings:
     """Read all of it; raises ArtifactError for what is missing, corrupt, or measured in two ways."""
     solution = read_manifest(SOLUTION)
-    rows: list[dict[str, Any]] = pq.read_table(verified(SOLUTION, TABLE, solution)).to_pylist()
+    rows = read_table(verified(SOLUTION, TABLE, solution))
     manifest = read_json(PRUNING_MANIFEST)
     protocol = _protocol()
     calibration = manifest.get("calibration", {}).get("text", {})

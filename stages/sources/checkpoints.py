@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from stages.artifacts.manifest import sha256_of
 from stages.errors import SourceError
-from stages.params import HubModel, LocalModel, Model, WheelModel
+from stages.params.fetching import HubModel, LocalModel, Model, WheelModel
 from stages.sources import hub
 from stages.sources.wheels import matching, names_in, wheel_of
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stages.errors import ParameterError, SourceError
-from stages.params import HubText, LocalText, Text, WheelText
+from stages.params.fetching import HubText, LocalText, Text, WheelText
 from stages.sources import hub
 from stages.sources.wheels import matching, wheel_of
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stages.errors import ParameterError, SourceError
-from stages.params import HubModel, HubText
+from stages.params.fetching import HubModel, HubText
 
 FORMS = {
     "c4": "id: allenai/c4, no config, data_files: en/c4-train.00000-of-01024.json.gz (validation: "

@@ -12,7 +12,7 @@ from stages.artifacts.atomic import MODE
 from stages.models.compute import DTYPES
 from stages.models.gguf import dequantise
 from stages.models.normalise import copy_weights, rewrite, settle_dtype, survey
-from stages.params import Model
+from stages.params.fetching import Model
 from stages.runner import progress
 from stages.sources.checkpoints import copy_companions, found
 from stages.sources.refusals import check_finite, check_folder

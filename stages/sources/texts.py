@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.errors import ParameterError
-from stages.params import HubText, Text, TextOptions, WheelText
+from stages.params.fetching import HubText, Text, TextOptions, WheelText
 from stages.runner import progress
 from stages.sources.documents import Document, documents_of
 from stages.sources.repeats import marked

@@ -93,9 +93,8 @@ def test_a_failure_is_one_line_and_the_last_good_outputs_come_back(project):
 
 
 def test_kill_in_the_middle_of_solve_then_the_same_bytes_and_no_block_twice(project):
-    """On one thread: with two, torch's own forward differs in last bits between some processes."""
     command = [sys.executable, "-m", "stages.solve"]
-    environment = {**project.environment, "OMP_NUM_THREADS": "1"}
+    environment = project.environment
     clear_store(project)
     subprocess.run(command, cwd=project.folder, env=environment, check=True)
     undisturbed = bytes_of(project, "solution")

@@ -12,7 +12,7 @@ from stages.evaluation import perplexity as module
 from stages.evaluation.perplexity import perplexity
 from stages.evaluation.protocol import perplexity_in_words
 from stages.evaluation.windows import windows_of
-from stages.params import Perplexity
+from stages.params.evaluating import Perplexity
 from tests.unit.tiny import VOCABULARY, tiny_model
 
 BOS = 0

@@ -20,9 +20,10 @@ from stages.artifacts.tokens import read_tokens
 from stages.fetch import SECTIONS, main
 from stages.models.checkpoint import Checkpoint
 from stages.params import Compute
+from stages.places import MODEL, TEXTS
 from stages.runner import run_stage
 from stages.sources import wheels
-from stages.workspace import MODEL, TEXTS, open_model
+from stages.workspace import open_model
 from tests.unit.tiny import VOCABULARY, save_tiny, write_params
 
 ROOT = Path(__file__).parents[2]

@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from stages import solvers
+from stages.artifacts.linears import read_table
 from stages.artifacts.manifest import read_json
 from stages.linalg.gram import GramSum
 from stages.linalg.masks import satisfies_groups, unpack
 from stages.models.structure import find_blocks, linears_of
-from stages.solution import read_table
 from stages.solvers import registry
 from stages.solvers.contract import Budget, LinearProblem
 from tests.unit.tiny import ARCHITECTURES

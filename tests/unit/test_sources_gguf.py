@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stages.artifacts.manifest import sha256_of
 from stages.errors import SourceError
-from stages.params import LocalModel, WheelModel
+from stages.params.fetching import LocalModel, WheelModel
 from stages.sources import wheels
 from stages.sources.model import write_model
 from stages.tensorfile import read_tensors

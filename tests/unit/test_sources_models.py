@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, MixtralConfig
 from stages.artifacts.manifest import sha256_of
 from stages.errors import SourceError
 from stages.models.streamed import StreamedModel
-from stages.params import HubModel, LocalModel, WheelModel
+from stages.params.fetching import HubModel, LocalModel, WheelModel
 from stages.sources import wheels
 from stages.sources.model import write_model
 from stages.tensorfile import read_tensors, write_tensors

@@ -14,7 +14,7 @@ import pytest
 
 from stages.artifacts.manifest import sha256_of
 from stages.errors import ParameterError, SourceError
-from stages.params import HubText, LocalText, TextOptions, WheelText
+from stages.params.fetching import HubText, LocalText, TextOptions, WheelText
 from stages.sources import wheels
 from stages.sources.documents import Document, documents_of
 from stages.sources.overlap import check_disjoint, shared_part

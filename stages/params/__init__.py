@@ -1,0 +1,116 @@
+"""params.yaml as typed sections: read once, checked whole, compared again when a stage ends."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from stages import solvers
+from stages.errors import ParameterError
+from stages.params.base import DType, Positive, Section
+from stages.params.evaluating import Evaluate
+from stages.params.fetching import Fetch
+from stages.params.pruning import Solve
+
+PATH = Path("params.yaml")
+
+
+class Compute(Section):
+    """Where and how the model runs, for every stage that runs it."""
+
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    dtype: DType = "auto"
+    chunk: Positive = 4
+    """Sequences processed together: sets peak memory."""
+
+
+class Calibration(Section):
+    """Which windows of the calibration tokens are used."""
+
+    sequences: Positive
+    length: Annotated[int, Field(ge=2)]
+    seed: int = 0
+
+
+class Extract(Section):
+    """How hidden states are stored."""
+
+    format: Literal["safetensors", "parquet"] = "safetensors"
+    dtype: DType = "auto"
+
+
+class Statistics(Section):
+    """How Gram matrices are summed."""
+
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class Assemble(Section):
+    """What the finished checkpoint must stand."""
+
+    max_logit_difference: Annotated[float, Field(ge=0)] = 1e-3
+    """Largest difference allowed between the reloaded checkpoint's logits and the walk's."""
+
+
+class Store(Section):
+    """How large the block store may grow."""
+
+    limit_gb: Annotated[float, Field(gt=0)] = 20.0
+    """Size of .cache/blocks above which the blocks used longest ago are dropped."""
+
+
+class Params(Section):
+    """The whole file. Raises ParameterError, naming the parameter, from `read`."""
+
+    compute: Compute = Compute()
+    fetch: Fetch
+    calibration: Calibration
+    extract: Extract = Extract()
+    statistics: Statistics = Statistics()
+    solve: Solve
+    methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    assemble: Assemble = Assemble()
+    evaluate: Evaluate = Evaluate()
+    store: Store = Store()
+
+    @model_validator(mode="after")
+    def _known_methods(self) -> Params:
+        known = solvers.names()
+        for name in sorted(self.solve.methods() | set(self.methods)):
+            if name not in known:
+                raise ValueError(f"unknown method {name!r}: expected one of {', '.join(known)}")
+        return self
+
+
+def read(path: Path = PATH) -> Params:
+    """The checked parameters in `path`; raises ParameterError with one line that names the place."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ParameterError(f"{path} is not in {Path.cwd()}: run stages from the project's folder") from None
+    except yaml.YAMLError as error:
+        where = " ".join(str(error).split())
+        raise ParameterError(f"{path} is not YAML: {where}") from None
+    try:
+        return Params.model_validate(values)
+    except ValidationError as error:
+        raise ParameterError(_one_line(path, error)) from None
+
+
+def _one_line(path: Path, error: ValidationError) -> str:
+    """The first fault of `error`, with its place, and how many more there are."""
+    faults = error.errors()
+    first = faults[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the file"
+    message = re.sub(r"^(Value error|Assertion failed), ", "", first["msg"])
+    if first["type"] == "extra_forbidden":
+        message = "unknown setting: take it out, or see params.yaml in the repository for those there are"
+    elif first["type"] != "value_error":
+        shown = "nothing" if first["type"] == "missing" else repr(first["input"])
+        message = f"{message[0].lower()}{message[1:]}, got {shown}"
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return f"{path}: {place}: {message}{more}"

@@ -1,0 +1,46 @@
+"""evaluate: what the dense and the pruned model are measured by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from stages.params.base import Positive, Section
+
+
+class Perplexity(Section):
+    """A protocol: windows of `window` tokens, `stride` apart; None uses all windows of the text."""
+
+    window: Annotated[int, Field(ge=2)] = 512
+    stride: Positive = 512
+    bos: bool = False
+    windows: Positive | None = None
+
+    @model_validator(mode="after")
+    def _covers_the_text(self) -> Perplexity:
+        if self.stride > self.window:
+            raise ValueError(f"stride {self.stride} skips text: expected at most window ({self.window})")
+        return self
+
+
+class Tasks(Section):
+    """What lm-eval runs: official task names, or the names of YAML tasks in `include`."""
+
+    names: tuple[str, ...] = ()
+    include: Path | None = Path("tasks")
+    defaults: bool = False
+    """Whether lm-eval's own tasks are indexed too (official names need it; takes 16 s)."""
+    limit: Positive | None = None
+    fewshot: Annotated[int, Field(ge=0)] = 0
+    batch_size: Positive = 8
+    max_length: Positive = 512
+    seed: int = 0
+
+
+class Evaluate(Section):
+    """What the dense and the pruned model are measured by."""
+
+    perplexity: Perplexity = Perplexity()
+    tasks: Tasks = Tasks()

