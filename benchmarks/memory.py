@@ -30,8 +30,8 @@ SHAPES = [(8, 512), (16, 512), (32, 512), (8, 1024), (8, 1536)]
 SEQUENCES, LENGTH, VOCABULARY = 32, 256, 1024
 STAGES = ("extract", "statistics", "solve")
 IMPORTS = (
-    "import stages.solve, stages.extract, resource, transformers.models.llama.modeling_llama, pyarrow.parquet;"
-    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    "import stages.solve, stages.extract, stages.memory, transformers.models.llama.modeling_llama, pyarrow.parquet;"
+    "print(stages.memory.peak_memory_mb())"
 )
 
 

@@ -10,7 +10,6 @@ import argparse
 import errno
 import logging
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from tqdm import tqdm
 from stages import params
 from stages.artifacts.atomic import replacing_folder, write_json
 from stages.errors import ParameterError, SecateurError
+from stages.memory import peak_memory_mb
 from stages.places import COSTS
 
 log = logging.getLogger("secateur")
@@ -82,7 +82,7 @@ def run_stage(
             **run.figures,
             "seconds": round(time.perf_counter() - wall, 2),
             "cpu_seconds": round(time.process_time() - cpu, 2),
-            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "peak_memory_mb": peak_memory_mb(),
         }
         write_json(COSTS / f"{cost_name or name}.json", cost)
     except SecateurError as error:

@@ -39,23 +39,29 @@ def inverse_factor(gram: Tensor, damping: float, tokens: int | None = None) -> I
             "its inputs are all zero (or not finite) on this calibration text: use other text or a rule that "
             "leaves this linear dense (sparsity: 0)"
         )
-    reversed_gram = (gram / scale).flip(0, 1)
     tried = damping
     for attempt in range(1, ATTEMPTS + 1):
-        damped = reversed_gram.clone()
-        damped.diagonal().add_(tried)
-        lower, info = torch.linalg.cholesky_ex(damped)
-        if int(info) == 0 and bool(torch.isfinite(lower.diagonal()).all()):
-            root = lower.flip(0, 1)
+        root = _reversed_cholesky(gram, scale, tried)
+        if root is not None:
             identity = torch.eye(root.shape[0], dtype=root.dtype, device=root.device)
-            upper = torch.linalg.solve_triangular(root, identity, upper=True)
-            return InverseFactor(upper, tried, attempt)
+            return InverseFactor(torch.linalg.solve_triangular(root, identity, upper=True), tried, attempt)
         last, tried = tried, tried * 10
     seen = "" if tokens is None else f" (got {tokens} tokens)"
     raise NotPositiveDefiniteError(
         f"{_shape(gram)} Gram matrix is not positive definite after damping {last:g}: use more calibration tokens "
         f"than {gram.shape[0]}{seen} or raise the method's damping"
     )
+
+
+def _reversed_cholesky(gram: Tensor, scale: Tensor, damping: float) -> Tensor | None:
+    """P L P of the damped, scaled matrix, or None where it has no factor; holds two more matrices at a time."""
+    damped = gram.flip(0, 1).div_(scale)
+    damped.diagonal().add_(damping)
+    lower, info = torch.linalg.cholesky_ex(damped)
+    del damped
+    if int(info) == 0 and bool(torch.isfinite(lower.diagonal()).all()):
+        return lower.flip(0, 1)
+    return None
 
 
 def _shape(gram: Tensor) -> str:
