@@ -9,24 +9,34 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import read_json, read_manifest, verified
+from stages.artifacts.store import key_of
 from stages.artifacts.tokens import read_tokens
+from stages.blocks.contract import Block
 from stages.errors import ParameterError
-from stages.evaluation.perplexity import perplexity
+from stages.evaluation.perplexity import losses, perplexity_of
 from stages.evaluation.protocol import perplexity_in_words, tasks_in_words
 from stages.evaluation.tasks import accuracies
-from stages.evaluation.windows import windows_of
+from stages.evaluation.windows import Window, windows_of
 from stages.models.load import load_model, load_tokenizer, longest_input
 from stages.places import EVALUATION, METRICS, MODEL, PRUNED, PRUNING_MANIFEST, TEXTS
-from stages.runner import StageRun, parser_of, run_stage
+from stages.runner import StageRun, parser_of, progress, run_stage
+from stages.tensorfile import read_tensors, write_tensors
+from stages.workspace import code_of, compute_facts
 
 MODELS = {"dense": MODEL, "pruned": PRUNED}
+TOGETHER = 8
+"""Windows whose losses are kept together."""
 PACKAGES = ("torch", "transformers", "lm-eval")
 
 
@@ -43,9 +53,10 @@ def main(run: StageRun, which: str) -> None:
     _check_lengths(run, longest_input(model))
 
     tasks = accuracies(model, tokenizer, settings.tasks)
-    begin = time.perf_counter()
-    measured = perplexity(model, tokens, windows, compute.chunk)
-    run.figures["tokens_per_second"] = round(measured["tokens"] / (time.perf_counter() - begin), 1)
+    measured = perplexity_of(windows, _losses(run, which, model, tokens, windows))
+    seconds = run.figures.pop("window_seconds", 0.0)
+    if seconds and not run.figures["blocks_restored"]:
+        run.figures["tokens_per_second"] = round(measured["tokens"] / seconds, 1)
     if model.device.type == "cuda":
         run.figures["peak_device_memory_mb"] = torch.cuda.max_memory_allocated(model.device) // 2**20
 
@@ -60,13 +71,43 @@ def main(run: StageRun, which: str) -> None:
     write_json(METRICS / f"{which}.json", {"perplexity": measured, "tasks": tasks})
 
 
+def _losses(run: StageRun, which: str, model: Any, tokens: Tensor, windows: list[Window]) -> list[float]:
+    """The loss of every window; those of a group of windows are kept in the block store."""
+    facts = {
+        "code": code_of("evaluation", "models/load.py"),
+        "model": _manifest(which)["files"],
+        "tokens": read_manifest(TEXTS)["files"]["evaluation.parquet"],
+        **compute_facts(model.device, model.dtype, run.params.compute.chunk),
+    }
+    found = list[float]()
+    with progress(total=len(windows), desc="perplexity", unit="window") as bar:
+        for index in range(0, len(windows), TOGETHER):
+            group = windows[index : index + TOGETHER]
+            key = key_of(task="evaluate", windows=[asdict(window) for window in group], **facts)
+            write = partial(_write_losses, model, tokens, group, run.params.compute.chunk)
+            path = run.note(run.blocks.one(Block("evaluate", index // TOGETHER, key), write))
+            found += read_tensors(path)["losses"].tolist()
+            bar.update(len(group))
+    return found
+
+
+def _write_losses(model: Any, tokens: Tensor, windows: list[Window], chunk: int, path: Path) -> dict[str, float]:
+    begin = time.perf_counter()
+    write_tensors(path, {"losses": torch.tensor(losses(model, tokens, windows, chunk), dtype=torch.float64)})
+    return {"window_seconds": time.perf_counter() - begin}
+
+
 def _checked(which: str) -> bool:
     """Whether the model's own code may run; raises ArtifactError if a file is not what its manifest says."""
-    manifest = read_manifest(MODEL) if which == "dense" else read_json(PRUNING_MANIFEST)
+    manifest = _manifest(which)
     source = manifest if which == "dense" else manifest.get("source", {})
     for name in manifest.get("files", {}):
         verified(MODELS[which], name, manifest)
     return bool(source.get("source", {}).get("trust_remote_code", False))
+
+
+def _manifest(which: str) -> dict[str, Any]:
+    return read_manifest(MODEL) if which == "dense" else read_json(PRUNING_MANIFEST)
 
 
 def _check_lengths(run: StageRun, longest: int | None) -> None:
@@ -87,6 +128,5 @@ if __name__ == "__main__":
     parser = parser_of("evaluate", __doc__ or "")
     parser.add_argument("model", nargs="?", choices=sorted(MODELS), default="pruned", help="default: pruned")
     chosen = parser.parse_args().model
-    sys.exit(
-        run_stage("evaluate", partial(main, which=chosen), ("compute", "evaluate"), cost_name=f"evaluate_{chosen}")
-    )
+    cost = f"evaluate_{chosen}"
+    sys.exit(run_stage("evaluate", partial(main, which=chosen), ("compute", "evaluate"), cost, blockwise=True))

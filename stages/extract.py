@@ -20,6 +20,7 @@ from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.manifest import identity_of, read_manifest, write_manifest
 from stages.artifacts.store import BlockStore, key_of
 from stages.artifacts.tokens import read_tokens, sample_windows
+from stages.blocks.contract import Block
 from stages.models.compute import dtype_of
 from stages.models.streamed import StreamedModel
 from stages.params import Params
@@ -36,23 +37,24 @@ def main(run: StageRun) -> None:
     """Write one file a block, and the manifest."""
     model, identity = open_model(run.params.compute)
     windows, facts = _windows(run.params)
-    facts |= {"model": identity, **compute_facts(model, run.params.compute.chunk)}
+    facts |= {"model": identity, **compute_facts(model.device, model.dtype, run.params.compute.chunk)}
     dtype = dtype_of(run.params.extract.dtype, model.dtype)
     size = windows.numel() * model.width * dtype.itemsize * model.blocks
     need_disk(Path(), size, "the activations")
     log.info("%d sequences of %d tokens: %.0f MB on disk", *windows.shape, size / 1e6)
 
-    store, suffix = BlockStore("extract"), f".{run.params.extract.format}"
+    suffix = f".{run.params.extract.format}"
     keys = [key_of(task="extract", block=index, **facts) for index in range(model.blocks)]
     paths: list[Path] = []
     for index in progress(range(model.blocks), desc="extract", unit="block"):
         write = partial(_write_block, model, index, paths, windows, run.params, dtype)
-        paths.append(store.get(keys[index], write, suffix))
+        paths.append(run.note(run.blocks.one(Block("extract", index, keys[index], suffix), write)))
     with run.output(ACTIVATIONS) as folder:
         for index, path in enumerate(paths):
             link_or_copy(path, folder / block_file(index, suffix))
         calibration = {"text": read_manifest(TEXTS)["calibration"], **run.params.calibration.model_dump()}
         write_manifest(folder, {"model": identity, "texts": identity_of(TEXTS), "calibration": calibration})
+    store = BlockStore("extract")
     for key in keys:
         store.drop(key, suffix)
 
@@ -88,4 +90,4 @@ def _write_block(
 
 if __name__ == "__main__":
     parser_of("extract", __doc__).parse_args()
-    sys.exit(run_stage("extract", main, SECTIONS))
+    sys.exit(run_stage("extract", main, SECTIONS, blockwise=True))

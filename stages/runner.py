@@ -24,6 +24,9 @@ from tqdm import tqdm
 
 from stages import params
 from stages.artifacts.atomic import replacing_folder, write_json
+from stages.blocks import runner_of
+from stages.blocks.contract import BlockRunner, Done
+from stages.blocks.plain import PlainRunner
 from stages.errors import ParameterError, SecateurError
 from stages.memory import peak_memory_mb
 from stages.places import COSTS
@@ -38,8 +41,17 @@ class StageRun:
     name: str
     params: params.Params
     sections: tuple[str, ...]
+    blocks: BlockRunner
+    """Who does the work of single blocks."""
     figures: dict[str, Any] = field(default_factory=dict)
     """Figures that go into metrics/cost/<name>.json beside the seconds."""
+
+    def note(self, done: Done) -> Path:
+        """Count a block's result and its figures; gives its path."""
+        counted = {"blocks_made": int(done.made), "blocks_restored": int(not done.made), **done.figures}
+        for name, value in counted.items():
+            self.figures[name] = self.figures.get(name, 0) + value
+        return done.path
 
     @contextmanager
     def output(self, path: Path) -> Iterator[Path]:
@@ -67,19 +79,24 @@ def run_stage(
     name: str,
     main: Callable[[StageRun], None],
     sections: Iterable[str],
-    arguments: list[str] | None = None,
     cost_name: str | None = None,
+    blockwise: bool = False,
 ) -> int:
-    """Run `main` with the parameters at hand and give the exit code: 0, 2 (told why) or 130 (stopped)."""
+    """Run `main` with the parameters at hand and give the exit code: 0, 2 (told why) or 130 (stopped).
+
+    blockwise: its blocks are Prefect's tasks where there is a server.
+    """
     logging.basicConfig(level=logging.INFO, format=f"{name:<10} %(message)s", stream=sys.stderr, force=True)
     for noisy in ("httpx", "datasets", "filelock", "fsspec", "urllib3", "transformers", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     wall, cpu = time.perf_counter(), time.process_time()
     try:
-        run = StageRun(name, params.read(), tuple(sections))
-        main(run)
+        values = params.read()
+        blocks = runner_of(values.workers) if blockwise else PlainRunner(values.workers)
+        run = StageRun(name, values, tuple(sections), blocks)
+        blocks.run(cost_name or name, lambda: main(run))
         cost = {
-            **run.figures,
+            **{key: round(value, 2) if isinstance(value, float) else value for key, value in run.figures.items()},
             "seconds": round(time.perf_counter() - wall, 2),
             "cpu_seconds": round(time.process_time() - cpu, 2),
             "peak_memory_mb": peak_memory_mb(),

@@ -17,12 +17,13 @@ from stages import solvers
 from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
-from stages.artifacts.store import BlockStore, key_of, trim
+from stages.artifacts.store import key_of, trim
 from stages.assignment import Assignment, assign
+from stages.blocks.contract import Block
 from stages.entering import Entering
 from stages.models.compute import DTYPES
 from stages.models.streamed import StreamedModel
-from stages.params import Params
+from stages.params import Compute
 from stages.places import SOLUTION, STATISTICS, block_file
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.solution import read_rows, write_block
@@ -37,49 +38,59 @@ log = logging.getLogger("secateur")
 
 def main(run: StageRun) -> None:
     """Write one file a block, the table of linears and the manifest."""
-    model, identity = open_model(run.params.compute)
-    walk = _Walk(run.params, model, identity)
-    bar = progress(range(model.blocks), desc=run.params.solve.method, unit="block")
-    for index in bar:
-        rows = walk.solve(index)
-        error = sum(row["relative_error"] for row in rows) / len(rows)
-        bar.set_postfix_str(f"relative error {error:.4f}", refresh=False)
+    walk = _Walk(run)
+    if run.params.solve.inputs == "dense":
+        walk.solve_each()
+    else:
+        walk.solve_in_order()
     with run.output(SOLUTION) as folder:
         for index, path in enumerate(walk.solutions):
             link_or_copy(path, folder / block_file(index))
         write_table(folder / TABLE, [row for path in walk.solutions for row in read_rows(path)])
         write_manifest(folder, walk.facts())
     walk.entering.forget(walk.keys)
-    run.figures.update(walk.clock.figures())
     trim(run.params.store.limit_gb * 1e9)
 
 
 class _Walk:
     """The walk over the blocks, as far as it has come."""
 
-    def __init__(self, params: Params, model: StreamedModel, identity: str) -> None:
-        self.params, self.model, self.identity = params, model, identity
+    def __init__(self, run: StageRun) -> None:
+        self.run, self.params = run, run.params
+        self.model, self.identity = open_model(run.params.compute)
         self.dense = read_manifest(STATISTICS)
-        same_model(self.dense, identity, STATISTICS)
-        self.assignments = assign(params, model)
-        self.entering, self.clock = Entering(model, params.compute.chunk), Clock()
-        self.store, self.keys, self.solutions = BlockStore("solve"), list[str](), list[Path]()
+        same_model(self.dense, self.identity, STATISTICS)
+        self.assignments = assign(run.params, self.model)
+        self.entering = Entering(self.model, run.params.compute.chunk)
+        self.keys, self.solutions = list[str](), list[Path]()
         self.changed: int | None = None
 
-    def solve(self, index: int) -> list[dict[str, Any]]:
-        """Solve or restore the next block and give its rows."""
-        key = self._key(index)
-        path = self.store.find(key)
-        if path is None:
-            path = self.store.make(key, partial(self._write, index))
-            self.clock.solved += 1
-        else:
-            self.clock.restored += 1
-        self.keys.append(key)
-        self.solutions.append(path)
-        if self.changed is None and not all(one.leaves_dense for one in self._of(index).values()):
-            self.changed = index
-        return read_rows(path)
+    def solve_each(self) -> None:
+        """Solve (or restore) all blocks from the stored statistics: none needs another."""
+        self.keys = [self._key(index) for index in range(self.model.blocks)]
+        work = [
+            (
+                Block("solve", index, key),
+                partial(_solve_stored, self.params.compute, index, self._of(index), self.dense),
+            )
+            for index, key in enumerate(self.keys)
+        ]
+        with progress(total=self.model.blocks, desc=self.params.solve.method, unit="block") as bar:
+            self.solutions = [self.run.note(done) for done in self.run.blocks.each(work, bar.update)]
+
+    def solve_in_order(self) -> None:
+        """Solve (or restore) block after block, each with what the pruned ones before it give."""
+        bar = progress(range(self.model.blocks), desc=self.params.solve.method, unit="block")
+        for index in bar:
+            key = self._key(index)
+            path = self.run.note(self.run.blocks.one(Block("solve", index, key), partial(self._write, index)))
+            self.keys.append(key)
+            self.solutions.append(path)
+            if self.changed is None and not all(one.leaves_dense for one in self._of(index).values()):
+                self.changed = index
+            rows = read_rows(path)
+            error = sum(row["relative_error"] for row in rows) / len(rows)
+            bar.set_postfix_str(f"relative error {error:.4f}", refresh=False)
 
     def facts(self) -> dict[str, Any]:
         """What the solution was made from and with, for its manifest."""
@@ -90,21 +101,16 @@ class _Walk:
             "calibration": self.dense["calibration"],
             "solve": self.params.solve.model_dump(mode="json"),
             "settings": used,
-            "compute": compute_facts(self.model, self.params.compute.chunk),
+            "compute": compute_facts(self.model.device, self.model.dtype, self.params.compute.chunk),
         }
 
-    def _write(self, index: int, path: Path) -> None:
-        assignments = self._of(index)
-        write_block(path, solve_block(self.model, index, assignments, self._statistics(index), self.clock))
-
-    def _statistics(self, index: int) -> list[InputStatistics]:
-        """Of the dense model, as stored, or of the model as pruned so far."""
+    def _write(self, index: int, path: Path) -> dict[str, float]:
         if self._sees_dense():
-            stored = verified(STATISTICS, block_file(index), self.dense)
-            return read_statistics(stored, self.model.device)
+            return _solve_stored(self.params.compute, index, self._of(index), self.dense, path)
         states = self.entering.states(index, self.solutions, self.keys, self.changed)
         dtype = DTYPES[self.params.statistics.dtype]
-        return collect(self.model, index, states, self.params.compute.chunk, dtype)
+        statistics = collect(self.model, index, states, self.params.compute.chunk, dtype)
+        return _solve(self.model, index, self._of(index), statistics, path)
 
     def _sees_dense(self) -> bool:
         return self.params.solve.inputs == "dense" or self.changed is None
@@ -118,11 +124,32 @@ class _Walk:
             assignments={name: one.facts() for name, one in assignments.items()},
             statistics=self.params.statistics.model_dump(),
             code=code_of("solving.py", "solution.py", "walk.py", "solvers/contract.py", "linalg", "models", *files),
-            **compute_facts(self.model, self.params.compute.chunk),
+            **compute_facts(self.model.device, self.model.dtype, self.params.compute.chunk),
         )  # fmt: skip
 
     def _of(self, index: int) -> dict[str, Assignment]:
         return {linear.name: self.assignments[linear.name] for linear in self.model.linears(index)}
+
+
+def _solve_stored(
+    compute: Compute, index: int, assignments: dict[str, Assignment], manifest: dict[str, Any], path: Path
+) -> dict[str, float]:
+    """Solve a block from the dense model's statistics; `manifest` is theirs."""
+    model, _ = open_model(compute)
+    statistics = read_statistics(verified(STATISTICS, block_file(index), manifest), model.device)
+    return _solve(model, index, assignments, statistics, path)
+
+
+def _solve(
+    model: StreamedModel,
+    index: int,
+    assignments: dict[str, Assignment],
+    statistics: list[InputStatistics],
+    path: Path,
+) -> dict[str, float]:
+    clock = Clock()
+    write_block(path, solve_block(model, index, assignments, statistics, clock))
+    return clock.figures()
 
 
 def list_methods() -> str:
@@ -141,4 +168,4 @@ if __name__ == "__main__":
     if parser.parse_args().list:
         print(list_methods())
         sys.exit(0)
-    sys.exit(run_stage("solve", main, SECTIONS))
+    sys.exit(run_stage("solve", main, SECTIONS, blockwise=True))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
-from stages.artifacts.store import BlockStore, key_of
+from stages.artifacts.store import key_of
+from stages.blocks.contract import Block
 from stages.models.compute import DTYPES
-from stages.models.streamed import StreamedModel
-from stages.params import Params
+from stages.params import Compute, Statistics
 from stages.places import ACTIVATIONS, STATISTICS, block_file
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.walk import collect
@@ -34,14 +35,16 @@ def main(run: StageRun) -> None:
         "code": code_of("walk.py", "workspace.py", "models", "linalg/gram.py"),
         "model": identity,
         "statistics": run.params.statistics.model_dump(),
-        **compute_facts(model, run.params.compute.chunk),
+        **compute_facts(model.device, model.dtype, run.params.compute.chunk),
     }
-    store, paths = BlockStore("statistics"), list[Path]()
-    for index in progress(range(model.blocks), desc="statistics", unit="block"):
+    work = []
+    for index in range(model.blocks):
         name = block_file(index, suffix)
         key = key_of(task="statistics", block=index, states=states["files"].get(name), **facts)
-        source = verified(ACTIVATIONS, name, states)
-        paths.append(store.get(key, partial(_write_block, model, index, source, run.params)))
+        settings = run.params.compute, run.params.statistics
+        work.append((Block("statistics", index, key), partial(_write_block, index, name, states, *settings)))
+    with progress(total=model.blocks, desc="statistics", unit="block") as bar:
+        paths = [run.note(done) for done in run.blocks.each(work, bar.update)]
     with run.output(STATISTICS) as folder:
         for index, path in enumerate(paths):
             link_or_copy(path, folder / block_file(index))
@@ -49,11 +52,14 @@ def main(run: StageRun) -> None:
         write_manifest(folder, made_from)
 
 
-def _write_block(model: StreamedModel, index: int, source: Path, params: Params, path: Path) -> None:
-    dtype = DTYPES[params.statistics.dtype]
-    write_statistics(path, collect(model, index, source, params.compute.chunk, dtype))
+def _write_block(
+    index: int, name: str, states: dict[str, Any], compute: Compute, settings: Statistics, path: Path
+) -> None:
+    model, _ = open_model(compute)
+    source = verified(ACTIVATIONS, name, states)
+    write_statistics(path, collect(model, index, source, compute.chunk, DTYPES[settings.dtype]))
 
 
 if __name__ == "__main__":
     parser_of("statistics", __doc__).parse_args()
-    sys.exit(run_stage("statistics", main, SECTIONS))
+    sys.exit(run_stage("statistics", main, SECTIONS, blockwise=True))

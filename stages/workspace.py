@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,22 +21,31 @@ from stages.places import MODEL
 from stages.tensorfile import TensorFile, write_tensors
 from stages.walk import InputStatistics
 
+_opened = threading.local()
+
 
 def open_model(compute: Compute) -> tuple[StreamedModel, str]:
-    """The fetched model, checked against its manifest, and its identity."""
+    """The fetched model, checked against its manifest, and its identity; opened once in each thread."""
+    at = Path.cwd(), compute, identity_of(MODEL)
+    if getattr(_opened, "at", None) != at:
+        _opened.at, _opened.model = at, _open(compute)
+    return _opened.model, at[-1]
+
+
+def _open(compute: Compute) -> StreamedModel:
     manifest = read_manifest(MODEL)
     for name in manifest["files"]:
         verified(MODEL, name, manifest)
     trust = bool(manifest.get("source", {}).get("trust_remote_code", False))
-    return StreamedModel(MODEL, device_of(compute.device), compute.dtype, trust), identity_of(MODEL)
+    return StreamedModel(MODEL, device_of(compute.device), compute.dtype, trust)
 
 
-def compute_facts(model: StreamedModel, chunk: int) -> dict[str, Any]:
+def compute_facts(device: torch.device, dtype: torch.dtype, chunk: int) -> dict[str, Any]:
     """What of the computation can change bits of a result."""
     return {
-        "device": model.device.type,
-        "threads": torch.get_num_threads() if model.device.type == "cpu" else None,
-        "dtype": str(model.dtype),
+        "device": device.type,
+        "threads": torch.get_num_threads() if device.type == "cpu" else None,
+        "dtype": str(dtype),
         "chunk": chunk,
         "torch": torch.__version__,
     }

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 
 from stages.errors import NotFiniteError
 from stages.evaluation.windows import Window
-from stages.runner import progress
 
 LOGITS_BYTES = 256 * 2**20
 """Logits in memory at once, in float32: what a large vocabulary would otherwise fill."""
 
 
-@torch.inference_mode()
 def perplexity(model: nn.Module, tokens: Tensor, windows: Sequence[Window], chunk: int) -> dict[str, Any]:
     """`value`, the scored `tokens` and the `windows` of a model on a text.
 
@@ -31,19 +29,26 @@ def perplexity(model: nn.Module, tokens: Tensor, windows: Sequence[Window], chun
 
     Raises NotFiniteError, naming the window, where the model gives NaN or infinity.
     """
-    total, scored = 0.0, 0
-    with progress(total=len(windows), desc="perplexity", unit="window") as bar:
-        for index, loss in enumerate(_losses(model, tokens, windows, chunk)):
-            window = windows[index]
-            if not math.isfinite(loss):
-                raise NotFiniteError(
-                    f"the model's logits in window {index} (tokens {window.start} to {window.stop - 1} of the "
-                    "evaluation text) are not finite: look for NaN or infinity in its weights, or set "
-                    "compute.dtype to float32"
-                )
-            total, scored = total + loss, scored + window.scored
-            bar.update()
-    return {"value": _exponential(total / scored), "tokens": scored, "windows": len(windows)}
+    return perplexity_of(windows, losses(model, tokens, windows, chunk))
+
+
+def perplexity_of(windows: Sequence[Window], losses: Sequence[float]) -> dict[str, Any]:
+    """What `perplexity` gives, from the summed negative log likelihood of each window."""
+    for index, (window, loss) in enumerate(zip(windows, losses, strict=True)):
+        if not math.isfinite(loss):
+            raise NotFiniteError(
+                f"the model's logits in window {index} (tokens {window.start} to {window.stop - 1} of the "
+                "evaluation text) are not finite: look for NaN or infinity in its weights, or set "
+                "compute.dtype to float32"
+            )
+    scored = sum(window.scored for window in windows)
+    return {"value": _exponential(sum(losses) / scored), "tokens": scored, "windows": len(windows)}
+
+
+@torch.inference_mode()
+def losses(model: nn.Module, tokens: Tensor, windows: Sequence[Window], chunk: int) -> list[float]:
+    """The summed negative log likelihood of the scored tokens of each window; see `perplexity`."""
+    return list(_losses(model, tokens, windows, chunk))
 
 
 def _losses(model: nn.Module, tokens: Tensor, windows: Sequence[Window], chunk: int) -> Iterator[float]:

@@ -63,6 +63,25 @@ class Store(Section):
     """Size of .cache/blocks above which the blocks used longest ago are dropped."""
 
 
+class Workers(Section):
+    """Who works on blocks that do not need each other (statistics; solve with dense inputs).
+
+    Not tracked by DVC: results do not depend on it.
+    """
+
+    runner: Literal["threads", "dask"] = "threads"
+    count: Positive = 1
+    """Threads, or processes of a local Dask cluster; each holds a block of its own."""
+    address: str | None = None
+    """Scheduler of a Dask cluster that is already there (tcp://host:8786), which sees this folder."""
+
+    @model_validator(mode="after")
+    def _address_of_dask(self) -> Workers:
+        if self.address is not None and self.runner != "dask":
+            raise ValueError(f"address {self.address!r} is a Dask scheduler's: set runner to dask, or take it out")
+        return self
+
+
 class Params(Section):
     """The whole file. Raises ParameterError, naming the parameter, from `read`."""
 
@@ -76,6 +95,7 @@ class Params(Section):
     assemble: Assemble = Assemble()
     evaluate: Evaluate = Evaluate()
     store: Store = Store()
+    workers: Workers = Workers()
 
     @model_validator(mode="after")
     def _known_methods(self) -> Params:

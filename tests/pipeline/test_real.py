@@ -110,7 +110,7 @@ def test_kill_in_the_middle_of_solve_then_the_same_bytes_and_no_block_twice(proj
     subprocess.run(command, cwd=project.folder, env=environment, check=True)
     cost = json.loads((project.folder / "metrics/cost/solve.json").read_text())
     assert cost["blocks_restored"] == finished
-    assert cost["blocks_solved"] == 30 - finished
+    assert cost["blocks_made"] == 30 - finished
     assert bytes_of(project, "solution") == undisturbed
     project.sh("dvc", "checkout", "--force")
 

@@ -123,6 +123,8 @@ def test_activations_that_are_not_finite_name_the_block(workspace):
 def test_a_corrupt_artifact_is_named(workspace):
     w = workspace()
     w.run(*BEFORE, "solve")
+    for kept in (w.folder / ".cache/blocks").glob("*/*"):
+        kept.unlink()
     path = w.folder / "data/activations/block_000.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1

@@ -1,0 +1,59 @@
+"""The Dask cluster that the parameters ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from stages.errors import ParameterError
+from stages.params import Workers
+
+WAIT = 20
+"""Seconds to wait for a scheduler that is said to be there."""
+
+
+def local_cluster(workers: Workers) -> dict[str, Any]:
+    """Arguments of a LocalCluster: processes of one thread each, no dashboard, no limit that pauses them."""
+    return {
+        "n_workers": workers.count,
+        "threads_per_worker": 1,
+        "processes": True,
+        "dashboard_address": None,
+        "memory_limit": 0,
+    }
+
+
+@contextmanager
+def dask_client(workers: Workers) -> Iterator[Any]:
+    """A client of the cluster at `workers.address`, or of a local one of `workers.count` processes.
+
+    Raises ParameterError if nothing answers there, or Dask is not installed.
+    """
+    check(workers)
+    import distributed
+
+    if workers.address:
+        with distributed.Client(workers.address, timeout=WAIT) as client:
+            yield client
+    else:
+        with distributed.LocalCluster(**local_cluster(workers)) as cluster, distributed.Client(cluster) as client:
+            yield client
+
+
+def check(workers: Workers) -> None:
+    """Raise ParameterError unless the cluster can be had."""
+    try:
+        import distributed
+    except ImportError:
+        raise ParameterError(
+            "workers.runner: dask is not installed here: pip install 'secateur[dask]', or use threads"
+        ) from None
+    if workers.address:
+        try:
+            distributed.Client(workers.address, timeout=WAIT).close()
+        except (OSError, ValueError) as error:
+            raise ParameterError(
+                f"workers.address: no Dask scheduler answers at {workers.address} ({error}): start one with "
+                "`dask scheduler`, or use null for a local cluster"
+            ) from None
