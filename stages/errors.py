@@ -13,6 +13,10 @@ class SourceError(SecateurError):
     """A model, text or wheel that cannot be had, or is not what its hash says."""
 
 
+class UnreachableError(SourceError):
+    """The network did not answer: the one failure that a second try can cure."""
+
+
 class ArtifactError(SecateurError):
     """A file that is missing, corrupt, or made from other inputs than the ones at hand."""
 

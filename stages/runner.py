@@ -27,7 +27,7 @@ from stages.artifacts.atomic import replacing_folder, write_json
 from stages.blocks import runner_of
 from stages.blocks.contract import BlockRunner, Done
 from stages.blocks.plain import PlainRunner
-from stages.errors import ParameterError, SecateurError
+from stages.errors import ParameterError, SecateurError, UnreachableError
 from stages.memory import peak_memory_mb
 from stages.places import COSTS
 
@@ -102,6 +102,8 @@ def run_stage(
             "peak_memory_mb": peak_memory_mb(),
         }
         write_json(COSTS / f"{cost_name or name}.json", cost)
+    except UnreachableError as error:
+        return _failed(name, str(error), kind="network error")
     except SecateurError as error:
         return _failed(name, str(error))
     except OSError as error:
@@ -114,8 +116,8 @@ def run_stage(
     return 0
 
 
-def _failed(name: str, message: str, code: int = 2) -> int:
-    print(f"{name}: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+def _failed(name: str, message: str, code: int = 2, kind: str = "error") -> int:
+    print(f"{name}: {kind}: {' '.join(message.split())}", file=sys.stderr, flush=True)
     _bring_back_last_outputs()
     return code
 

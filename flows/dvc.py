@@ -1,0 +1,114 @@
+"""Run dvc as a process of its own, whose children end with it."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from flows.errors import FlowError, NetworkFailed, StageFailed
+
+SKIPPED, RESTORED, RAN = "Skipped", "Restored", "Ran"
+SIGNS = (("Running stage", RAN), ("is cached - skipping run", RESTORED), ("didn't change, skipping", SKIPPED))
+PATIENCE = {signal.SIGINT: 30.0, signal.SIGTERM: 5.0, signal.SIGKILL: 5.0}
+"""Seconds to wait after each signal when a run is to end."""
+BAR = re.compile(r"\d+%\|.*\|.*\]$")
+BAR_EVERY = 10.0
+"""Seconds between two states of a progress bar in the log."""
+TOLD = re.compile(r"^\w+: (network )?error: ")
+
+
+def reproduce(
+    folder: Path, stage: str, force: bool, log: Callable[[str], object], environment: Mapping[str, str], lock: int
+) -> str:
+    """Run one stage if DVC finds that it is not up to date; gives Skipped, Restored or Ran.
+
+    log:  is given each line of the stage's output.
+    lock: the file descriptor of the workspace's lock; dvc holds it too, so that a flow that is killed does not
+          free a workspace in which its stage is still running.
+    Raises StageFailed with the stage's own message; whatever ends this call ends the stage and its children.
+    """
+    command = ["repro", "--single-item", *(["--force"] if force else []), stage]
+    outcome, last = RAN, ""
+    for line in _sparse_bars(lines_of(folder, command, environment, lock)):
+        log(line)
+        outcome = next((name for sign, name in SIGNS if sign in line), outcome)
+        if TOLD.match(line) or (line.startswith("ERROR: ") and not TOLD.match(last)):
+            last = line
+        if line == FAILED:
+            kind = NetworkFailed if ": network error: " in last else StageFailed
+            raise kind(last.removeprefix("ERROR: ") or f"dvc repro {stage} failed and told no reason")
+    return outcome
+
+
+FAILED = "\0failed"
+
+
+def call(folder: Path, *command: str) -> str:
+    """Output of a short dvc command. Raises FlowError with what it told."""
+    ended = subprocess.run(_dvc(command), cwd=folder, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        lines = [line for line in ended.stderr.splitlines() if line.startswith("ERROR: ")]
+        raise FlowError(f"dvc {' '.join(command)}: {(lines or ['it told no reason'])[-1].removeprefix('ERROR: ')}")
+    return ended.stdout
+
+
+def lines_of(folder: Path, command: list[str], environment: Mapping[str, str], lock: int) -> Iterator[str]:
+    """Lines that a dvc command prints, progress bars included; FAILED at the end if it failed."""
+    process = subprocess.Popen(
+        _dvc(command), cwd=folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=(lock,),
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        yield from _split(process.stdout)
+        if process.wait():
+            yield FAILED
+    finally:
+        _end(process)
+
+
+def _sparse_bars(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, but of progress bars only one now and then and their ends."""
+    shown = 0.0
+    for line in lines:
+        if BAR.search(line) and "100%" not in line:
+            if time.monotonic() - shown < BAR_EVERY:
+                continue
+            shown = time.monotonic()
+        yield line
+
+
+def _dvc(command: tuple[str, ...] | list[str]) -> list[str]:
+    return [sys.executable, "-m", "dvc", *command]
+
+
+def _split(output: IO[bytes]) -> Iterator[str]:
+    """Non-empty lines, ended by line feeds or (progress bars) carriage returns."""
+    decode, rest = codecs.getincrementaldecoder("utf-8")("replace").decode, ""
+    while piece := os.read(output.fileno(), 65536):
+        *lines, rest = re.split(r"[\r\n]", rest + decode(piece))
+        yield from filter(None, map(str.rstrip, lines))
+    if rest.strip():
+        yield rest.rstrip()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and all of its session; first gently: stages put their last outputs back."""
+    for number, patience in PATIENCE.items():
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()

@@ -1,0 +1,36 @@
+"""What a flow tells when it cannot go on: one line, not a traceback."""
+
+from __future__ import annotations
+
+import logging
+
+
+class FlowError(Exception):
+    """Something the user can put right; the message says what to do."""
+
+
+class StageFailed(FlowError):
+    """A stage ended with an error; the message is its own."""
+
+
+class NetworkFailed(StageFailed):
+    """A stage could not reach the network: a second try can help."""
+
+
+class _OneLine(logging.Filter):
+    """Takes the traceback from records about a FlowError: its message says it all."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, FlowError):
+            record.exc_info, record.exc_text = None, None
+            record.msg, record.args = str(error), ()
+        return True
+
+
+def quiet_tracebacks() -> None:
+    """Have Prefect's loggers tell FlowErrors in one line."""
+    for name in ("prefect.task_runs", "prefect.flow_runs", "prefect.engine"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(one, _OneLine) for one in logger.filters):
+            logger.addFilter(_OneLine())

@@ -1,0 +1,46 @@
+"""The stages of dvc.yaml: their order, what each needs, and which are not up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import networkx
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+
+from flows.errors import FlowError
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Stages in an order in which they can run.
+
+    needs:   the stages whose outputs each one reads.
+    changed: those that are not up to date, as `dvc status` says; None if that was not asked.
+    """
+
+    order: tuple[str, ...]
+    needs: Mapping[str, frozenset[str]]
+    changed: frozenset[str]
+
+
+def read_graph(folder: Path) -> Graph:
+    """The graph of the project in `folder`. Raises FlowError where DVC cannot read it."""
+    try:
+        with Repo(str(folder)) as repo:
+            stages = [stage for stage in repo.index.stages if hasattr(stage, "name")]
+            places = {stage: place for place, stage in enumerate(stages)}
+            graph = repo.index.graph.subgraph(stages)
+            order = networkx.lexicographical_topological_sort(graph.reverse(), key=places.__getitem__)
+            needs = {stage.name: frozenset(other.name for other in graph.successors(stage)) for stage in stages}
+            changed = frozenset(name.rpartition(":")[2] for name in repo.status())
+            return Graph(tuple(stage.name for stage in order), needs, changed)
+    except DvcException as error:
+        raise FlowError(f"{folder}/dvc.yaml: {_reason(error)}: put it right, or go to the project's folder") from None
+
+
+def _reason(error: BaseException) -> str:
+    cause = f" ({error.__cause__})" if error.__cause__ else ""
+    return " ".join(f"{error}{cause}".split())
