@@ -24,7 +24,7 @@ from prefect.client.orchestration import get_client
 from prefect.states import Completed
 
 import flows  # noqa: F401  sets the environment that Prefect reads when it is imported
-from flows import dvc
+from flows import repro
 from flows.errors import FlowError, NetworkFailed, quiet_tracebacks
 from flows.graph import Graph, read_graph
 from flows.workspace import locked, name_of, overridden, project
@@ -49,7 +49,7 @@ def pipeline(overrides: list[str] | None = None, stage: str | None = None, force
         with overridden(folder, overrides) as path:
             found = _run(path, stage, force, lock)
             found["experiment"] = name_of(overrides)
-            dvc.call(path, "exp", "save", "--force", "--name", found["experiment"])
+            repro.call(path, "exp", "save", "--force", "--name", found["experiment"])
             return found
 
 
@@ -66,7 +66,7 @@ def _run(folder: Path, stage: str | None, force: bool, lock: int) -> dict[str, A
         if not state.is_completed():
             state.result()
         outcome = state.name
-        if outcome != dvc.SKIPPED:
+        if outcome != repro.SKIPPED:
             touched.add(name)
         outcomes[name] = {"outcome": outcome, "seconds": round(time.perf_counter() - begin, 1)}
     return {"stages": outcomes, **_results(folder, graph)}
@@ -76,7 +76,7 @@ def _reproduce(name: str) -> Callable[..., Any]:
     """The task of a stage: only its own failure to reach the network is worth another try."""
 
     def reproduce(folder: Path, stage: str, force: bool, certain: bool, environment: dict[str, str], lock: int) -> Any:
-        outcome = dvc.SKIPPED if certain else dvc.reproduce(folder, stage, force, _teller(), environment, lock)
+        outcome = repro.SKIPPED if certain else repro.reproduce(folder, stage, force, _teller(), environment, lock)
         return Completed(name=outcome, message=f"{stage}: {outcome}")
 
     made: Callable[..., Any] = task(

@@ -16,7 +16,7 @@ from pathlib import Path
 from dvc.exceptions import DvcException
 from dvc.utils.hydra import apply_overrides
 
-from flows import dvc
+from flows import repro
 from flows.errors import FlowError
 
 LOCK = Path(".dvc/tmp/secateur.lock")
@@ -93,8 +93,8 @@ def _make(folder: Path, path: Path, overrides: Sequence[str]) -> None:
             shutil.copy2(source, target)
     (folder / SHARED).mkdir(exist_ok=True)
     (path / SHARED).symlink_to(folder / SHARED, target_is_directory=True)
-    cache = dvc.call(folder, "cache", "dir").strip()
-    dvc.call(path, "cache", "dir", "--local", str((folder / cache).resolve()))
+    cache = repro.call(folder, "cache", "dir").strip()
+    repro.call(path, "cache", "dir", "--local", str((folder / cache).resolve()))
     local = folder / ".dvc/config.local"
     if local.is_file():
         text = local.read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ def _make(folder: Path, path: Path, overrides: Sequence[str]) -> None:
         apply_overrides(path / "params.yaml", list(overrides))
     except DvcException as error:
         raise FlowError(f"params.yaml: {_reason(error)}") from None
-    dvc.call(path, "checkout", "--quiet", "--allow-missing")
+    repro.call(path, "checkout", "--quiet", "--allow-missing")
 
 
 def _remove(folder: Path, path: Path) -> None:

@@ -1,0 +1,168 @@
+"""A Prefect server of the tests' own, and a small DVC project whose stages take no time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+STAGE = """
+import json, pathlib, sys, time
+import yaml
+name, needs = sys.argv[1], sys.argv[2:]
+params = yaml.safe_load(open("params.yaml"))[name]
+with open(params["log"] if "log" in params else "/dev/null", "a") as log:
+    log.write(name + "\\n")
+if params.get("fails"):
+    print(f"{name}: error: {name}.fails: expected false, got true: set it to false", file=sys.stderr)
+    sys.exit(2)
+if params.get("unreachable"):
+    print(f"{name}: network error: the hub did not answer: try later", file=sys.stderr)
+    sys.exit(2)
+pathlib.Path(f"data/{name}.started").write_text("")
+time.sleep(params.get("seconds", 0))
+seen = [json.load(open(f"data/{need}.json")) for need in needs]
+pathlib.Path("data").mkdir(exist_ok=True)
+json.dump({"value": params["value"], "seen": seen}, open(f"data/{name}.json", "w"))
+"""
+METRICS = """
+import json, pathlib
+found = json.load(open("data/solve.json"))
+pathlib.Path("metrics/cost").mkdir(parents=True, exist_ok=True)
+for model, value in (("dense", 20.0), ("pruned", 20.0 + 100 * found["value"])):
+    json.dump({"perplexity": {"value": value}, "tasks": {"topics": {"acc": 0.5}}}, open(f"metrics/{model}.json", "w"))
+json.dump({"seconds": 1.5}, open("metrics/cost/solve.json", "w"))
+"""
+
+
+class Toy:
+    """A project of three stages: extract, solve (needs extract), report (writes metrics)."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder, self.environment = folder, environment
+        (folder / "data").mkdir()
+        self.runs = folder.parent / f"{folder.name}.log"
+        (folder / "stage.py").write_text(STAGE)
+        (folder / "metrics.py").write_text(METRICS)
+        stages = {
+            "extract": {"cmd": "python stage.py extract", "params": ["extract"], "outs": ["data/extract.json"]},
+            "solve": {
+                "cmd": "python stage.py solve extract", "params": ["solve"], "deps": ["data/extract.json"],
+                "outs": ["data/solve.json"],
+            },
+            "report": {
+                "cmd": "python metrics.py", "deps": ["data/solve.json"],
+                "metrics": ["metrics/dense.json", "metrics/pruned.json", "metrics/cost/solve.json"],
+            },
+        }  # fmt: skip
+        (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
+        (folder / ".gitignore").write_text(".cache/\n/sweeps\n/data/*.started\n")
+        self.change(extract={"value": 1, "log": str(self.runs)}, solve={"value": 0.5, "log": str(self.runs)})
+        self.sh("git", "init", "--quiet")
+        self.sh("dvc", "init", "--quiet")
+        self.sh("git", "add", "-A")
+        self.sh("git", "commit", "--quiet", "-m", "toy")
+
+    def change(self, **sections: dict[str, Any]) -> None:
+        """Lay `sections` over params.yaml."""
+        path = self.folder / "params.yaml"
+        values = yaml.safe_load(path.read_text()) if path.exists() else {}
+        for name, section in sections.items():
+            values[name] = values.get(name, {}) | section
+        path.write_text(yaml.safe_dump(values))
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env={**self.environment, "PWD": str(self.folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def sh(self, *command: str, code: int = 0) -> str:
+        """Output of a command, which must end with this exit code."""
+        process = self.start(*command)
+        output = process.communicate(timeout=180)[0]
+        assert process.returncode == code, f"{' '.join(command)} gave {process.returncode}:\n{output[-4000:]}"
+        return output
+
+    def flow(self, module: str, *arguments: str, code: int = 0) -> str:
+        return self.sh(sys.executable, "-m", f"flows.{module}", *arguments, code=code)
+
+    def outcomes(self, *arguments: str) -> dict[str, str]:
+        """The outcome of each stage of a run of the pipeline."""
+        lines = [line.split() for line in self.flow("pipeline", *arguments).splitlines()]
+        return {line[0]: line[1] for line in lines if len(line) == 4 and line[3] == "s"}
+
+    def ran(self) -> list[str]:
+        """Stages that ran since this was asked last, in order."""
+        lines = self.runs.read_text().splitlines() if self.runs.exists() else []
+        self.runs.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """Environment in which a Prefect server answers."""
+    home = tmp_path_factory.mktemp("prefect")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+        "DO_NOT_TRACK": "1",
+        "DVC_NO_ANALYTICS": "1",
+        "GIT_AUTHOR_NAME": "test", "GIT_AUTHOR_EMAIL": "test@localhost",
+        "GIT_COMMITTER_NAME": "test", "GIT_COMMITTER_EMAIL": "test@localhost",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "prefect", "server", "start", "--port", str(port), "--log-level", "ERROR"]
+    with (home / "server.log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        wait_for(lambda: answers(environment["PREFECT_API_URL"] + "/health"), 120)
+        yield environment
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def toy(tmp_path, server) -> Toy:
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    return Toy(folder, server)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def wait_for(condition, seconds: float) -> None:
+    """Wait until the condition holds; fail after so many seconds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)

@@ -1,0 +1,159 @@
+"""The flow over a small project: what runs, what a failure tells, what a kill leaves, who waits for whom."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows import repro
+from flows.errors import NetworkFailed, StageFailed
+from flows.graph import read_graph
+from flows.pipeline import _could_not_reach_the_network
+from flows.workspace import name_of
+from tests.flows.conftest import wait_for
+
+ALL = ("extract", "solve", "report")
+
+
+def all_are(outcome, *stages):
+    return dict.fromkeys(stages or ALL, outcome)
+
+
+def test_stages_run_are_skipped_and_are_restored(toy):
+    assert toy.outcomes() == all_are("Ran")
+    assert toy.outcomes() == all_are("Skipped")
+    toy.change(solve={"value": 0.7})
+    assert toy.outcomes() == {"extract": "Skipped", "solve": "Ran", "report": "Ran"}
+    toy.change(solve={"value": 0.5})
+    assert toy.outcomes() == {"extract": "Skipped", "solve": "Restored", "report": "Restored"}
+    assert toy.outcomes("--stage", "solve", "--force") == {"solve": "Ran"}
+    assert "expected one of extract, solve, report" in toy.flow("pipeline", "--stage", "solv", code=1)
+
+
+def test_the_graph_is_dvcs(toy):
+    graph = read_graph(toy.folder)
+    assert graph.order == ALL
+    assert graph.needs["solve"] == {"extract"}
+    assert graph.changed == set(ALL)
+
+
+def test_a_failing_stage_fails_the_flow_with_its_own_message(toy):
+    toy.outcomes()
+    toy.change(solve={"fails": True})
+    output = toy.flow("pipeline", code=1)
+    assert "solve: error: solve.fails: expected false, got true: set it to false" in output.splitlines()
+    assert "Traceback" not in output
+    assert toy.ran() == ["extract", "solve", "solve"]  # once, and not again
+
+
+def test_only_the_network_is_tried_again(toy):
+    with (toy.folder / "lock").open("w") as lock:
+        for setting, kind in (("fails", StageFailed), ("unreachable", NetworkFailed)):
+            toy.change(solve={"fails": False, "unreachable": False, setting: True})
+            toy.sh("dvc", "repro", "extract")
+            with pytest.raises(StageFailed) as raised:
+                repro.reproduce(toy.folder, "solve", False, lambda line: None, toy.environment, lock.fileno())
+            assert type(raised.value) is kind
+
+            class State:
+                def result(self, error=raised.value):
+                    raise error
+
+            assert _could_not_reach_the_network(None, None, State()) == (kind is NetworkFailed)
+
+
+def test_overrides_run_beside_the_workspace_and_are_kept_as_an_experiment(toy):
+    toy.outcomes()
+    toy.ran()
+    before = (toy.folder / "params.yaml").read_bytes(), (toy.folder / "dvc.lock").read_bytes()
+    (toy.folder / "metrics.py").write_text((toy.folder / "metrics.py").read_text() + "# not committed\n")
+    assert toy.outcomes("solve.value=0.25") == {"extract": "Skipped", "solve": "Ran", "report": "Ran"}
+    assert ((toy.folder / "params.yaml").read_bytes(), (toy.folder / "dvc.lock").read_bytes()) == before
+    assert toy.ran() == ["solve"]
+    assert json.loads((toy.folder / "data/solve.json").read_text())["value"] == 0.5
+    assert name_of(["solve.value=0.25"]) in toy.sh("dvc", "exp", "show", "--csv")
+    assert len(toy.sh("git", "worktree", "list").splitlines()) == 1
+    output = toy.flow("pipeline", "solve.valeu=0.25", code=1)
+    assert any(line.startswith("params.yaml: ") and "valeu" in line for line in output.splitlines())
+    assert "Traceback" not in output
+    assert len(toy.sh("git", "worktree", "list").splitlines()) == 1
+
+
+def started(toy):
+    return (toy.folder / "data/solve.started").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_flow_stops_its_stage_and_leaves_the_workspace_fit_to_run(toy, how):
+    toy.change(solve={"seconds": 60})
+    process = toy.start("python", "-m", "flows.pipeline")
+    wait_for(lambda: started(toy), 60)
+    process.send_signal(how)
+    assert process.wait(60) != 0
+    assert not stages_in(toy)
+    toy.change(solve={"seconds": 0})
+    assert toy.outcomes() == {"extract": "Skipped", "solve": "Ran", "report": "Ran"}
+
+
+def test_after_kill_9_of_the_flow_another_waits_for_its_stage_and_goes_on(toy):
+    toy.change(solve={"seconds": 3})
+    process = toy.start("python", "-m", "flows.pipeline")
+    wait_for(lambda: started(toy), 60)
+    process.kill()
+    process.wait()
+    assert set(toy.outcomes()) == set(ALL)
+    assert toy.outcomes() == all_are("Skipped")
+    assert json.loads((toy.folder / "data/solve.json").read_text())["value"] == 0.5
+
+
+def test_after_kill_9_of_the_stage_the_next_run_completes(toy):
+    toy.change(solve={"seconds": 60})
+    process = toy.start("python", "-m", "flows.pipeline")
+    wait_for(lambda: started(toy), 60)
+    for pid in stages_in(toy):
+        os.kill(pid, signal.SIGKILL)
+    assert process.wait(60) == 1
+    toy.change(solve={"seconds": 0})
+    assert toy.outcomes() == {"extract": "Skipped", "solve": "Ran", "report": "Ran"}
+
+
+def stages_in(toy):
+    """Processes of this project's stages."""
+    listed = subprocess.run(["pgrep", "-f", "stage.py (extract|solve)"], capture_output=True, text=True, check=False)
+    found = []
+    for pid in map(int, listed.stdout.split()):
+        try:
+            if Path(f"/proc/{pid}/cwd").readlink() == toy.folder:
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def test_two_flows_at_once_queue_and_mix_nothing(toy):
+    toy.change(solve={"seconds": 2})
+    first = toy.start("python", "-m", "flows.pipeline")
+    wait_for(lambda: started(toy), 60)
+    begin = time.monotonic()
+    second = toy.start("python", "-m", "flows.pipeline", "solve.value=0.9", "solve.seconds=0")
+    outputs = [process.communicate(timeout=120)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), outputs
+    assert "waiting for the run of process" in outputs[1], time.monotonic() - begin
+    assert json.loads((toy.folder / "data/solve.json").read_text())["value"] == 0.5
+    lock = yaml.safe_load((toy.folder / "dvc.lock").read_text())
+    assert lock["stages"]["solve"]["params"]["params.yaml"]["solve"]["value"] == 0.5
+    toy.sh("git", "stash", "--include-untracked", "--quiet")
+    toy.sh("dvc", "exp", "apply", name_of(["solve.value=0.9", "solve.seconds=0"]))
+    assert json.loads((toy.folder / "data/solve.json").read_text())["value"] == 0.9
+
+
+def test_a_folder_without_a_project_is_named(toy, tmp_path):
+    toy.folder = tmp_path
+    assert "dvc.yaml is not in" in toy.flow("pipeline", code=1)
