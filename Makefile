@@ -37,4 +37,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean-store: ## forget the finished blocks that wait for killed runs
-	rm -rf .cache/blocks
+	rm -rf .cache/blocks .cache/prefect

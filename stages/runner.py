@@ -87,7 +87,16 @@ def run_stage(
     blockwise: its blocks are Prefect's tasks where there is a server.
     """
     logging.basicConfig(level=logging.INFO, format=f"{name:<10} %(message)s", stream=sys.stderr, force=True)
-    for noisy in ("httpx", "datasets", "filelock", "fsspec", "urllib3", "transformers", "huggingface_hub"):
+    for noisy in (
+        "httpx",
+        "datasets",
+        "filelock",
+        "fsspec",
+        "urllib3",
+        "transformers",
+        "huggingface_hub",
+        "distributed",
+    ):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     wall, cpu = time.perf_counter(), time.process_time()
     try:

@@ -14,12 +14,12 @@ WAIT = 20
 
 
 def local_cluster(workers: Workers) -> dict[str, Any]:
-    """Arguments of a LocalCluster: processes of one thread each, no dashboard, no limit that pauses them."""
+    """Arguments of a LocalCluster: processes of one thread each, which no limit on memory pauses."""
     return {
         "n_workers": workers.count,
         "threads_per_worker": 1,
         "processes": True,
-        "dashboard_address": None,
+        "dashboard_address": ":0",
         "memory_limit": 0,
     }
 
@@ -44,6 +44,9 @@ def dask_client(workers: Workers) -> Iterator[Any]:
 def check(workers: Workers) -> None:
     """Raise ParameterError unless the cluster can be had."""
     try:
+        import dask
+
+        dask.config.set({"logging": {"distributed": "warning"}})
         import distributed
     except ImportError:
         raise ParameterError(

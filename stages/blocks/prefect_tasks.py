@@ -82,18 +82,9 @@ class PrefectRunner:
         """Do the work of blocks that do not need each other; `tick` is called after each, in their order."""
         if not blocks:
             return []
-        place = Place.here()
-
-        def together() -> list[Done]:
-            futures = [_task(block, perform_at).submit(place, block, work) for block, work in blocks]
-            done = []
-            for future in futures:
-                done.append(future.result())
-                tick()
-            return done
-
         name = f"{blocks[0][0].task} blocks"
-        found: list[Done] = flow(name=name, flow_run_name=name, task_runner=self._task_runner())(together)()
+        _batch.blocks, _batch.tick = blocks, tick
+        found: list[Done] = flow(name=name, flow_run_name=name, task_runner=self._task_runner())(_together)()
         return found
 
     def _task_runner(self) -> Any:
@@ -105,6 +96,26 @@ class PrefectRunner:
         if self.workers.address:
             return DaskTaskRunner(address=self.workers.address)
         return DaskTaskRunner(cluster_kwargs=local_cluster(self.workers))
+
+
+class _Batch:
+    """What `_together` is to do: not its arguments, since Prefect would send those to every worker."""
+
+    blocks: Sequence[tuple[Block, Work]] = ()
+    tick: Callable[[], object]
+
+
+_batch = _Batch()
+
+
+def _together() -> list[Done]:
+    place = Place.here()
+    futures = [_task(block, perform_at).submit(place, block, work) for block, work in _batch.blocks]
+    done = []
+    for future in futures:
+        done.append(future.result())
+        _batch.tick()
+    return done
 
 
 def _task(block: Block, function: Callable[..., Done]) -> Any:
