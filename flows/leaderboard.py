@@ -15,7 +15,7 @@ SPARSITY = "solve.sparsity"
 STYLE = (
     "body{font:15px system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}"
     "table{border-collapse:collapse}td,th{padding:.3em .8em;border-bottom:1px solid #ddd;text-align:right}"
-    "td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}"
+    "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}td{white-space:nowrap}svg{width:100%;height:auto}"
 )
 
 
@@ -109,6 +109,10 @@ def _plot(parameters: Sequence[str], entries: Sequence[Entry]) -> str:
             axes.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
         axes.axhline(done[0].metrics["dense"]["perplexity"]["value"], color="gray", linestyle=":", label="dense")
         axes.set(xlabel="sparsity", ylabel="perplexity", yscale="log")
+        axes.set_xticks(sorted({float(entry.values[SPARSITY]) for entry in done}))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
         text = io.StringIO()

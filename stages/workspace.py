@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Mapping
@@ -21,15 +22,30 @@ from stages.places import MODEL
 from stages.tensorfile import TensorFile, write_tensors
 from stages.walk import InputStatistics
 
-_opened = threading.local()
+
+class _Opened:
+    """The model as it was opened, which nobody runs, and what it was opened from."""
+
+    at: tuple[Path, Compute, str] | None = None
+    model: StreamedModel
+    lock = threading.Lock()
+
+
+_opened, _own = _Opened(), threading.local()
 
 
 def open_model(compute: Compute) -> tuple[StreamedModel, str]:
-    """The fetched model, checked against its manifest, and its identity; opened once in each thread."""
+    """The fetched model, checked against its manifest, and its identity; each thread has a copy of its own.
+
+    Opened once: building a model changes torch's and transformers' global state while it lasts.
+    """
     at = Path.cwd(), compute, identity_of(MODEL)
-    if getattr(_opened, "at", None) != at:
-        _opened.at, _opened.model = at, _open(compute)
-    return _opened.model, at[-1]
+    if getattr(_own, "at", None) != at:
+        with _opened.lock:
+            if _opened.at != at:
+                _opened.at, _opened.model = at, _open(compute)
+            _own.at, _own.model = at, copy.deepcopy(_opened.model)
+    return _own.model, at[-1]
 
 
 def _open(compute: Compute) -> StreamedModel:

@@ -111,6 +111,9 @@ def test_a_dask_worker_that_is_killed_loses_only_the_block_it_held(place, solved
     output = process.communicate(timeout=180)[0]
     assert process.returncode == 0, output[-4000:]
     assert same_bytes(solved)
+    cost = json.loads((place.folder / "metrics/cost/solve.json").read_text())
+    assert cost["blocks_made"] + cost["blocks_restored"] == BLOCKS
+    assert place.run("solve") == 0
 
 
 @pytest.mark.parametrize("inputs", ["dense", "pruned"])
