@@ -18,7 +18,7 @@ class Graph:
     """Stages in an order in which they can run.
 
     needs:   the stages whose outputs each one reads.
-    changed: those that are not up to date, as `dvc status` says; None if that was not asked.
+    changed: those that are not up to date, as `dvc status` says.
     """
 
     order: tuple[str, ...]

@@ -21,13 +21,12 @@ STYLE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One run: its parameters; the experiment's name, metrics, costs and stages, or the error it ended with."""
+    """One run: its parameters; the experiment's name, metrics and costs, or the error it ended with."""
 
     values: Mapping[str, Any]
     experiment: str = ""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     cost: Mapping[str, Any] = field(default_factory=dict)
-    stages: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 
     @property

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from prefect.states import Completed
 import flows  # noqa: F401  sets the environment that Prefect reads when it is imported
 from flows import repro
 from flows.errors import FlowError, NetworkFailed, quiet_tracebacks
-from flows.graph import Graph, read_graph
+from flows.graph import read_graph
 from flows.workspace import locked, name_of, overridden, project
 
 RETRIES, DELAYS = 2, [10.0, 60.0]
@@ -69,7 +68,7 @@ def _run(folder: Path, stage: str | None, force: bool, lock: int) -> dict[str, A
         if outcome != repro.SKIPPED:
             touched.add(name)
         outcomes[name] = {"outcome": outcome, "seconds": round(time.perf_counter() - begin, 1)}
-    return {"stages": outcomes, **_results(folder, graph)}
+    return {"stages": outcomes, **_results(folder)}
 
 
 def _reproduce(name: str) -> Callable[..., Any]:
@@ -100,7 +99,7 @@ def _teller() -> Callable[[str], object]:
     return get_run_logger().info
 
 
-def _results(folder: Path, graph: Graph) -> dict[str, Any]:
+def _results(folder: Path) -> dict[str, Any]:
     """Metrics and costs as they are in the folder now."""
     kinds = {"metrics": folder / "metrics", "cost": folder / "metrics/cost"}
     return {kind: {path.stem: _json(path) for path in sorted(place.glob("*.json"))} for kind, place in kinds.items()}
@@ -143,5 +142,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO")
     main()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ def sweep(lists: dict[str, list[Any]], overrides: list[str] | None = None) -> st
             logger.error("%s: %s", told(values), error)
             entries.append(Entry(values, error=str(error)))
         else:
-            entries.append(Entry(values, found["experiment"], found["metrics"], found["cost"], found["stages"]))
+            entries.append(Entry(values, found["experiment"], found["metrics"], found["cost"]))
         write_leaderboard(folder, tuple(lists), entries)
     failed = [entry for entry in entries if entry.error]
     if failed:
@@ -96,5 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "INFO")
     main()

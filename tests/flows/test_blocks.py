@@ -131,7 +131,6 @@ def test_prefect_shows_every_block_and_repeats_only_what_is_missing_or_corrupt(p
 
 
 def test_a_killed_evaluation_goes_on_from_its_windows(place):
-    params = (place.folder / "params.yaml").read_text()
     process = place.start("evaluate", place.server, "dense")
     wait_for(lambda: place.seals("evaluate"), 60)
     process.kill()
@@ -141,7 +140,6 @@ def test_a_killed_evaluation_goes_on_from_its_windows(place):
     assert process.wait(120) == 0
     cost = json.loads((place.folder / "metrics/cost/evaluate_dense.json").read_text())
     assert (cost["blocks_restored"], cost["blocks_made"]) == (finished, -(-18 // 8) - finished)
-    assert (place.folder / "params.yaml").read_text() == params
 
 
 def test_a_cluster_or_a_server_that_does_not_answer(place):
