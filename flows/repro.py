@@ -17,8 +17,9 @@ from flows.errors import FlowError, NetworkFailed, StageFailed
 
 SKIPPED, RESTORED, RAN = "Skipped", "Restored", "Ran"
 SIGNS = (("Running stage", RAN), ("is cached - skipping run", RESTORED), ("didn't change, skipping", SKIPPED))
-PATIENCE = {signal.SIGINT: 30.0, signal.SIGTERM: 5.0, signal.SIGKILL: 5.0}
+PATIENCE = {signal.SIGINT: 30.0, signal.SIGTERM: 10.0, signal.SIGKILL: 5.0}
 """Seconds to wait after each signal when a run is to end."""
+POLL = 0.05
 BAR = re.compile(r"\d+%\|.*\|.*\]$")
 BAR_EVERY = 10.0
 """Seconds between two states of a progress bar in the log."""
@@ -101,14 +102,27 @@ def _split(output: IO[bytes]) -> Iterator[str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all of its session; first gently: stages put their last outputs back."""
+    """End the process and all of its group; first gently: stages put their last outputs back.
+
+    Where Ctrl-C is ignored (a job that a shell put into the background), so do the children: not tried then.
+    """
     for number, patience in PATIENCE.items():
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
+        if number == signal.SIGINT and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             continue
-    process.wait()
+        if not _signal(process, number):
+            return
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            if not _signal(process, 0):
+                return
+            time.sleep(POLL)
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
+    """Send a signal (0: none) to the group; whether there was anyone."""
+    process.poll()
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True

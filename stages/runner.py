@@ -11,8 +11,10 @@ import errno
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -99,6 +101,8 @@ def run_stage(
     ):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     wall, cpu = time.perf_counter(), time.process_time()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         values = params.read()
         blocks = runner_of(values.workers) if blockwise else PlainRunner(values.workers)
