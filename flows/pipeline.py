@@ -22,7 +22,6 @@ from prefect import flow, get_run_logger, task
 from prefect.client.orchestration import get_client
 from prefect.states import Completed
 
-import flows  # noqa: F401  sets the environment that Prefect reads when it is imported
 from flows import repro
 from flows.errors import FlowError, NetworkFailed, quiet_tracebacks
 from flows.graph import read_graph
@@ -75,7 +74,11 @@ def _reproduce(name: str) -> Callable[..., Any]:
     """The task of a stage: only its own failure to reach the network is worth another try."""
 
     def reproduce(folder: Path, stage: str, force: bool, certain: bool, environment: dict[str, str], lock: int) -> Any:
-        outcome = repro.SKIPPED if certain else repro.reproduce(folder, stage, force, _teller(), environment, lock)
+        outcome = (
+            repro.SKIPPED
+            if certain
+            else repro.reproduce(folder, stage, force, get_run_logger().info, environment, lock)
+        )
         return Completed(name=outcome, message=f"{stage}: {outcome}")
 
     made: Callable[..., Any] = task(
@@ -93,10 +96,6 @@ def _could_not_reach_the_network(task: Any, run: Any, state: Any) -> bool:
     except Exception:  # any other failure: Prefect tells it, a second try would not help
         return False
     return False
-
-
-def _teller() -> Callable[[str], object]:
-    return get_run_logger().info
 
 
 def _results(folder: Path) -> dict[str, Any]:

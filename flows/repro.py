@@ -38,18 +38,16 @@ def reproduce(
     """
     command = ["repro", "--single-item", *(["--force"] if force else []), stage]
     outcome, last = RAN, ""
-    for line in _sparse_bars(lines_of(folder, command, environment, lock)):
-        log(line)
-        outcome = next((name for sign, name in SIGNS if sign in line), outcome)
-        if TOLD.match(line) or (line.startswith("ERROR: ") and not TOLD.match(last)):
-            last = line
-        if line == FAILED:
-            kind = NetworkFailed if ": network error: " in last else StageFailed
-            raise kind(last.removeprefix("ERROR: ") or f"dvc repro {stage} failed and told no reason")
+    try:
+        for line in _sparse_bars(lines_of(folder, command, environment, lock)):
+            log(line)
+            outcome = next((name for sign, name in SIGNS if sign in line), outcome)
+            if TOLD.match(line) or (line.startswith("ERROR: ") and not TOLD.match(last)):
+                last = line
+    except subprocess.CalledProcessError:
+        kind = NetworkFailed if ": network error: " in last else StageFailed
+        raise kind(last.removeprefix("ERROR: ") or f"dvc repro {stage} failed and told no reason") from None
     return outcome
-
-
-FAILED = "\0failed"
 
 
 def call(folder: Path, *command: str) -> str:
@@ -62,7 +60,7 @@ def call(folder: Path, *command: str) -> str:
 
 
 def lines_of(folder: Path, command: list[str], environment: Mapping[str, str], lock: int) -> Iterator[str]:
-    """Lines that a dvc command prints, progress bars included; FAILED at the end if it failed."""
+    """Lines that a dvc command prints, progress bars included; raises CalledProcessError at the end if it failed."""
     process = subprocess.Popen(
         _dvc(command), cwd=folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=(lock,),
@@ -71,7 +69,7 @@ def lines_of(folder: Path, command: list[str], environment: Mapping[str, str], l
     try:
         yield from _split(process.stdout)
         if process.wait():
-            yield FAILED
+            raise subprocess.CalledProcessError(process.returncode, command)
     finally:
         _end(process)
 

@@ -19,10 +19,9 @@ from typing import Any
 
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 
-import flows  # noqa: F401  sets the environment that Prefect reads when it is imported
 from flows.errors import FlowError
 from flows.pipeline import pipeline, run_flow
-from flows.sweep import SHORT, lists_of, sweep
+from flows.sweep import add_lists, lists_of, sweep
 from flows.workspace import project
 
 QUEUE = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
@@ -61,9 +60,7 @@ def main() -> None:
     when.add_argument("--interval", type=float, help="seconds between runs")
     parser.add_argument("--name", default="scheduled", help="of the deployment (default: scheduled)")
     parser.add_argument("overrides", nargs="*", metavar="name=value", help="parameters other than params.yaml's")
-    for short, full in SHORT.items():
-        parser.add_argument(f"--{short}", metavar="VALUE,VALUE", help=f"sweep over values of {full}")
-    parser.add_argument("--list", action="append", default=[], metavar="name=VALUE,VALUE", help="sweep over any")
+    add_lists(parser)
     options = parser.parse_args()
     run_flow(lambda: serve(options))
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 
-import flows  # noqa: F401  sets the environment that Prefect reads when it is imported
 from flows.errors import FlowError, quiet_tracebacks
 from flows.leaderboard import Entry, write_leaderboard
 from flows.pipeline import pipeline, run_flow
@@ -68,6 +67,13 @@ def told(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
+def add_lists(parser: argparse.ArgumentParser) -> None:
+    """The options that `lists_of` reads."""
+    for short, full in SHORT.items():
+        parser.add_argument(f"--{short}", metavar="VALUE,VALUE", help=f"sweep over values of {full}")
+    parser.add_argument("--list", action="append", default=[], metavar="name=VALUE,VALUE", help="sweep over any")
+
+
 def lists_of(options: argparse.Namespace) -> dict[str, list[str]]:
     """The lists that the command line asks for, by parameter."""
     given = {full: getattr(options, short) for short, full in SHORT.items() if getattr(options, short)}
@@ -85,9 +91,7 @@ def main() -> None:
         prog="python -m flows.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("overrides", nargs="*", metavar="name=value", help="parameters that all runs share")
-    for short, full in SHORT.items():
-        parser.add_argument(f"--{short}", metavar="VALUE,VALUE", help=f"values of {full}")
-    parser.add_argument("--list", action="append", default=[], metavar="name=VALUE,VALUE", help="of any parameter")
+    add_lists(parser)
     options = parser.parse_args()
     board = run_flow(lambda: sweep(lists_of(options), options.overrides))
     print(Path(board).read_text(encoding="utf-8"))
