@@ -13,11 +13,10 @@ from torch import Tensor
 from stages.artifacts.linears import Row
 from stages.assignment import Assignment, budget_of
 from stages.errors import NotFiniteError, NotPositiveDefiniteError
-from stages.linalg.error import relative_error
 from stages.models.compute import synchronize
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
-from stages.solvers.contract import LinearProblem, LinearSolution
+from stages.solvers.contract import LinearProblem, LinearSolution, errors_of
 from stages.walk import InputStatistics
 
 
@@ -79,8 +78,8 @@ def _solve(
     problem: LinearProblem, chosen: list[Assignment], linears: list[Linear], model: StreamedModel, clock: Clock
 ) -> LinearSolution:
     if chosen[0].leaves_dense:
-        keep = torch.ones_like(problem.dense, dtype=torch.bool)
-        return LinearSolution(problem.dense, keep, (0.0,) * len(linears))
+        keep = torch.ones_like(problem.target, dtype=torch.bool)
+        return LinearSolution(problem.target, keep)
     synchronize(model.device)
     wall, cpu = time.perf_counter(), time.process_time()
     try:
@@ -103,9 +102,8 @@ def _split(
 ) -> Iterator[tuple[str, tuple[Row, Tensor, Tensor | None]]]:
     """One entry a linear; the error is that of the weights as they will be stored."""
     refits = chosen[0].solver.refits and not chosen[0].leaves_dense
-    weight, errors = solution.weight.to(stored), solution.relative_error
-    if refits and stored != solution.weight.dtype:
-        errors = relative_error(weight.to(problem.dense.dtype), problem.dense, problem.gram, problem.rows)
+    weight = solution.weight.to(stored)
+    errors = errors_of(problem, weight.to(problem.target.dtype))
     weights, keeps = weight.split(problem.rows), solution.keep.split(problem.rows)
     for i, (linear, one) in enumerate(zip(linears, chosen, strict=True)):
         kept = int(keeps[i].sum())

@@ -16,21 +16,22 @@ from stages.linalg.masks import keep_groups, keep_largest, removed_before, remov
 class LinearProblem:
     """Linears that share an input, one under another, and what is known of that input.
 
-    dense:  (d_out, d_in) weights before pruning, the rows of all linears stacked.
-    gram:   (d_in, d_in) mean over tokens of x xᵀ, in the dtype and on the device of `dense`.
+    target: (d_out, d_in) weights whose outputs are to be kept, the rows of all linears stacked: those before
+            pruning, or what they were corrected to.
+    gram:   (d_in, d_in) mean over tokens of x xᵀ, in the dtype and on the device of `target`.
     mean:   (d_in,) mean over tokens of x.
     tokens: how many tokens the means are over.
     rows:   rows of each linear; they add up to d_out.
     """
 
-    dense: Tensor
+    target: Tensor
     gram: Tensor
     mean: Tensor
     tokens: int
     rows: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        d_out, d_in = self.dense.shape
+        d_out, d_in = self.target.shape
         if sum(self.rows) != d_out or self.gram.shape != (d_in, d_in):
             raise ValueError(
                 f"expected rows that add up to {d_out} and a {d_in} x {d_in} Gram matrix, "
@@ -93,27 +94,26 @@ def _between(removed: int, start: int, stop: int, width: int) -> int:
 class LinearSolution:
     """A solved problem.
 
-    weight:         (d_out, d_in), exactly zero where not kept.
-    keep:           (d_out, d_in) bool.
-    relative_error: ‖XΔᵀ‖²/‖XW₀ᵀ‖² of each linear.
-    damping:        what was added to diag(G), as a fraction of its mean; None if nothing was inverted.
-    attempts:       factorisations it took; more than 1 means that the damping was raised.
+    weight:   (d_out, d_in), exactly zero where not kept.
+    keep:     (d_out, d_in) bool.
+    damping:  what was added to diag(G), as a fraction of its mean; None if nothing was inverted.
+    attempts: factorisations it took; more than 1 means that the damping was raised.
     """
 
     weight: Tensor
     keep: Tensor
-    relative_error: tuple[float, ...]
     damping: float | None = None
     attempts: int = 1
 
 
-def solution_of(
-    problem: LinearProblem, weight: Tensor, keep: Tensor, damping: float | None = None, attempts: int = 1
-) -> LinearSolution:
-    """Zero what is not kept and measure the error of what comes out."""
-    pruned = torch.where(keep, weight, 0.0)
-    error = relative_error(pruned, problem.dense, problem.gram, problem.rows)
-    return LinearSolution(pruned, keep, error, damping, attempts)
+def solution_of(weight: Tensor, keep: Tensor, damping: float | None = None, attempts: int = 1) -> LinearSolution:
+    """A solution with exact zeros where nothing is kept."""
+    return LinearSolution(torch.where(keep, weight, 0.0), keep, damping, attempts)
+
+
+def errors_of(problem: LinearProblem, weight: Tensor) -> tuple[float, ...]:
+    """Relative error of each linear with this (d_out, d_in) weight in place of its target."""
+    return relative_error(weight, problem.target, problem.gram, problem.rows)
 
 
 class LinearSolver(Protocol):

@@ -21,5 +21,5 @@ class Magnitude:
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
         """Keep the largest weights of each row or linear."""
-        keep = budget.select(problem.dense.abs(), problem.rows)
-        return solution_of(problem, problem.dense, keep)
+        keep = budget.select(problem.target.abs(), problem.rows)
+        return solution_of(problem.target, keep)

@@ -53,7 +53,7 @@ class SparseGpt:
         factor = inverse_factor(problem.gram, self.damping, problem.tokens)
         group_size = budget.groups[1] if budget.groups else 1
         tile = -(-self.tile // group_size) * group_size
-        weight = problem.dense.T.clone(memory_format=torch.contiguous_format)
+        weight = problem.target.T.clone(memory_format=torch.contiguous_format)
         keep = torch.ones_like(weight, dtype=torch.bool)
         width = weight.shape[0]
         for start in range(0, width, tile):
@@ -63,7 +63,7 @@ class SparseGpt:
                 columns.keep.copy_(budget.select(columns.scores().T, problem.rows, start, width).T)
             errors = _prune_tile(columns, budget, problem.rows)
             weight[stop:].addmm_(factor.upper[start:stop, stop:].T, errors, alpha=-1)
-        return solution_of(problem, weight.T, keep.T, factor.damping, factor.attempts)
+        return solution_of(weight.T, keep.T, factor.damping, factor.attempts)
 
 
 @dataclass(frozen=True)

@@ -32,5 +32,5 @@ class Wanda:
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
         """Keep the weights with the largest scores."""
         norms = problem.gram.diagonal().clamp(min=0).sqrt()
-        keep = budget.select(problem.dense.abs() * norms**self.activation_power, problem.rows)
-        return solution_of(problem, problem.dense, keep)
+        keep = budget.select(problem.target.abs() * norms**self.activation_power, problem.rows)
+        return solution_of(problem.target, keep)

@@ -36,4 +36,4 @@ def diagonal_problem(seed: int = 0) -> LinearProblem:
     """A problem whose inputs have nothing to do with each other."""
     problem = make_problem("independent", seed)
     diagonal = torch.diag(problem.gram.diagonal())
-    return LinearProblem(problem.dense, diagonal, problem.mean, problem.tokens, problem.rows)
+    return LinearProblem(problem.target, diagonal, problem.mean, problem.tokens, problem.rows)
