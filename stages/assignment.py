@@ -25,6 +25,8 @@ class Assignment:
     """How one linear is pruned.
 
     solver: the method with its settings, found under the name `method`;
+    refit:  none | cg | exact, of the kept weights after the solver;
+    corrected: whether the target is corrected toward the dense model's outputs;
     kept:   the exact number of weights kept, where the whole model was ranked (scope `model`).
     """
 
@@ -33,6 +35,8 @@ class Assignment:
     sparsity: float
     pattern: str
     scope: str
+    refit: str = "none"
+    corrected: bool = False
     kept: int | None = None
 
     @property
@@ -45,6 +49,11 @@ class Assignment:
         """Whether nothing is to be removed."""
         groups = self.groups
         return self.sparsity == 0 if groups is None else groups[0] == groups[1]
+
+    @property
+    def removes_all(self) -> bool:
+        """Whether nothing is to be kept."""
+        return self.kept == 0 or (self.sparsity == 1 and self.groups is None)
 
     def facts(self) -> dict[str, Any]:
         """What a result follows from, as JSON."""
@@ -96,7 +105,10 @@ def _resolved(params: Params, rule: Rule, solver: LinearSolver, linear: Linear) 
     if scope not in solver.scopes:
         raise ParameterError(f"solve.scope: {method} works in {', '.join(solver.scopes)}, got {scope}")
     sparsity = params.solve.sparsity if rule.sparsity is None else rule.sparsity
-    assignment = Assignment(method, solver, sparsity, rule.pattern or params.solve.pattern, scope)
+    refit = rule.refit or params.solve.refit
+    corrected = params.solve.corrects(solver.refits or refit != "none")
+    pattern = rule.pattern or params.solve.pattern
+    assignment = Assignment(method, solver, sparsity, pattern, scope, refit, corrected)
     if assignment.groups and linear.shape[1] % assignment.groups[1]:
         raise ParameterError(
             f"solve.pattern: {assignment.pattern} does not divide the {linear.shape[1]} inputs of {linear.name}: use "

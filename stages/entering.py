@@ -7,8 +7,11 @@ a run that is killed finds the last ones again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+
+import torch
 
 from stages.artifacts.manifest import read_manifest, verified
 from stages.artifacts.store import BlockStore, key_of
@@ -25,7 +28,7 @@ class Entering:
     def __init__(self, model: StreamedModel, chunk: int) -> None:
         self._model, self._chunk = model, chunk
         self._store = BlockStore("entering")
-        self._dense = read_manifest(ACTIVATIONS)
+        self._manifest = read_manifest(ACTIVATIONS)
 
     def states(self, index: int, solutions: list[Path], keys: list[str], changed: int | None) -> Path:
         """File of the states entering block `index`.
@@ -33,7 +36,7 @@ class Entering:
         solutions, keys: of the blocks before it; changed: the first block that pruning changes, if any.
         """
         if changed is None or index <= changed:
-            return verified(ACTIVATIONS, block_file(index, activations_suffix(self._dense)), self._dense)
+            return self.dense(index)
         found = self._store.find(self._key(keys[index - 1]))
         if found is not None:
             return found
@@ -42,6 +45,16 @@ class Entering:
         if index - 1 > changed:
             self._store.drop(self._key(keys[index - 2]))
         return made
+
+    def dense(self, index: int) -> Path:
+        """File of the states entering block `index` of the dense model, which extract stored."""
+        return verified(ACTIVATIONS, block_file(index, activations_suffix(self._manifest)), self._manifest)
+
+    def keep(self, index: int, keys: list[str], write: Callable[[Path, str, torch.dtype], None]) -> None:
+        """Have `write(path, format, dtype)` write what leaves block `index`, of which `keys` has the last key."""
+        self._store.make(self._key(keys[index]), lambda path: write(path, "safetensors", self._model.dtype))
+        if index > 1:
+            self._store.drop(self._key(keys[index - 2]))
 
     def forget(self, keys: list[str]) -> None:
         """Drop what is left when every block is solved."""

@@ -2,11 +2,13 @@
 
 `solve.inputs: dense` solves every block from the stored statistics. `pruned` (the papers' protocol)
 walks the blocks in order: each sees what the pruned blocks before it give, and its statistics are taken
-on the way. Solved blocks are kept in the block store: a killed run goes on from them.
+on the way. `walk: ordered` does so inside a block too, `target: corrected` runs the dense model beside it.
+Solved blocks are kept in the block store: a killed run goes on from them.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from functools import partial
@@ -23,16 +25,19 @@ from stages.blocks.contract import Block
 from stages.entering import Entering
 from stages.models.compute import DTYPES
 from stages.models.streamed import StreamedModel
-from stages.params import Compute
+from stages.params import Params
 from stages.places import SOLUTION, STATISTICS, block_file
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.solution import read_rows, write_block
 from stages.solvers import registry
-from stages.solving import Clock, solve_block
-from stages.walk import InputStatistics, collect
+from stages.solving import BlockSolver, Clock
+from stages.visit import BlockVisit, Stream
+from stages.walk import collect
 from stages.workspace import code_of, compute_facts, open_model, read_statistics, same_model
 
 SECTIONS = ("compute", "statistics", "solve", "methods")
+WALK_SETTINGS = ("ordered", "correction", "correction_ridge", "refit_steps", "refit_ridge")
+CODE = ("solving.py", "solution.py", "visit.py", "walk.py", "solvers/contract.py", "linalg", "kernels", "models")
 log = logging.getLogger("secateur")
 
 
@@ -64,6 +69,7 @@ class _Walk:
         self.entering = Entering(self.model, run.params.compute.chunk)
         self.keys, self.solutions = list[str](), list[Path]()
         self.changed: int | None = None
+        self._dense_model: StreamedModel | None = None
 
     def solve_each(self) -> None:
         """Solve (or restore) all blocks from the stored statistics: none needs another."""
@@ -71,7 +77,7 @@ class _Walk:
         work = [
             (
                 Block("solve", index, key),
-                partial(_solve_stored, self.params.compute, index, self._of(index), self.dense),
+                partial(_solve_stored, self.params, index, self._of(index), self.dense),
             )
             for index, key in enumerate(self.keys)
         ]
@@ -105,25 +111,51 @@ class _Walk:
         }
 
     def _write(self, index: int, path: Path) -> dict[str, float]:
-        if self._sees_dense():
-            return _solve_stored(self.params.compute, index, self._of(index), self.dense, path)
+        if self._sees_dense(index):
+            return _solve_stored(self.params, index, self._of(index), self.dense, path)
+        solver = BlockSolver(self.model, self._of(index), self.params.solve, Clock())
         states = self.entering.states(index, self.solutions, self.keys, self.changed)
-        dtype = DTYPES[self.params.statistics.dtype]
-        statistics = collect(self.model, index, states, self.params.compute.chunk, dtype)
-        return _solve(self.model, index, self._of(index), statistics, path)
+        dtype, compute, settings = DTYPES[self.params.statistics.dtype], self.params.compute, self.params.solve
+        dense = self._dense_stream(index)
+        if dense is None and not settings.ordered:
+            with solver.clock.timing("calibration", self.model.device):
+                statistics = collect(self.model, index, states, compute.chunk, dtype)
+            write_block(path, solver.solve_all(index, statistics))
+            return solver.clock.figures()
+        memory = self.params.workers.held_gb * 1e9
+        with BlockVisit(index, Stream(self.model, states), dense, compute.chunk, dtype, memory) as visit:
+            solved = solver.solve_all(index, visit.statistics(), put=settings.ordered)
+            if settings.ordered and index + 1 < self.model.blocks:
+                with solver.clock.timing("calibration", self.model.device):
+                    self.entering.keep(index, [*self.keys, self._key(index)], visit.write)
+        write_block(path, solved)
+        return solver.clock.figures()
 
-    def _sees_dense(self) -> bool:
-        return self.params.solve.inputs == "dense" or self.changed is None
+    def _dense_stream(self, index: int) -> Stream | None:
+        """The dense model, a copy that runs beside the one that is pruned, and what enters its block."""
+        if not any(one.corrected for one in self._of(index).values()):
+            return None
+        if self._dense_model is None:
+            self._dense_model = copy.deepcopy(self.model)
+        return Stream(self._dense_model, self.entering.dense(index))
+
+    def _sees_dense(self, index: int) -> bool:
+        """Whether the stored statistics will do: no linear before the block's is pruned, or none of them will be."""
+        stays_dense = all(one.leaves_dense for one in self._of(index).values())
+        unchanged = self.changed is None and not self.params.solve.ordered
+        return stays_dense or unchanged or self.params.solve.inputs == "dense"
 
     def _key(self, index: int) -> str:
         assignments = self._of(index)
         files = {f"solvers/{one.method}.py" for one in assignments.values()}
-        entering = self.dense["files"][block_file(index)] if self._sees_dense() else self.keys[-1]
+        unchanged = self.params.solve.inputs == "dense" or self.changed is None
+        entering = self.dense["files"][block_file(index)] if unchanged else self.keys[-1]
         return key_of(
             task="solve", block=index, model=self.identity, entering=entering,
             assignments={name: one.facts() for name, one in assignments.items()},
             statistics=self.params.statistics.model_dump(),
-            code=code_of("solving.py", "solution.py", "walk.py", "solvers/contract.py", "linalg", "models", *files),
+            solve={name: getattr(self.params.solve, name) for name in WALK_SETTINGS},
+            code=code_of(*CODE, *files),
             **compute_facts(self.model.device, self.model.dtype, self.params.compute.chunk),
         )  # fmt: skip
 
@@ -132,24 +164,14 @@ class _Walk:
 
 
 def _solve_stored(
-    compute: Compute, index: int, assignments: dict[str, Assignment], manifest: dict[str, Any], path: Path
+    params: Params, index: int, assignments: dict[str, Assignment], manifest: dict[str, Any], path: Path
 ) -> dict[str, float]:
     """Solve a block from the dense model's statistics; `manifest` is theirs."""
-    model, _ = open_model(compute)
+    model, _ = open_model(params.compute)
     statistics = read_statistics(verified(STATISTICS, block_file(index), manifest), model.device)
-    return _solve(model, index, assignments, statistics, path)
-
-
-def _solve(
-    model: StreamedModel,
-    index: int,
-    assignments: dict[str, Assignment],
-    statistics: list[InputStatistics],
-    path: Path,
-) -> dict[str, float]:
-    clock = Clock()
-    write_block(path, solve_block(model, index, assignments, statistics, clock))
-    return clock.figures()
+    solver = BlockSolver(model, assignments, params.solve, Clock())
+    write_block(path, solver.solve_all(index, statistics))
+    return solver.clock.figures()
 
 
 def list_methods() -> str:

@@ -1,9 +1,11 @@
-"""Solve one block: linears that share an input and an assignment go together."""
+"""Solve the linears of one block: those that share an input and an assignment go together."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,43 +15,161 @@ from torch import Tensor
 from stages.artifacts.linears import Row
 from stages.assignment import Assignment, budget_of
 from stages.errors import NotFiniteError, NotPositiveDefiniteError
+from stages.linalg.correction import corrected_target
+from stages.linalg.refit import conjugate_refit, exact_refit
+from stages.linalg.unit import unit_diagonal
 from stages.models.compute import synchronize
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
+from stages.params.pruning import Solve
 from stages.solvers.contract import LinearProblem, LinearSolution, errors_of
 from stages.walk import InputStatistics
+
+Entry = tuple[Row, Tensor, Tensor | None]
 
 
 @dataclass
 class Clock:
-    """What the solvers of a block took."""
+    """What the parts of a block's solution took: solvers (corrections and refits included), statistics."""
 
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
+    solver_seconds: float = 0.0
+    solver_cpu_seconds: float = 0.0
+    calibration_seconds: float = 0.0
+    calibration_cpu_seconds: float = 0.0
+
+    @contextmanager
+    def timing(self, part: str, device: torch.device) -> Iterator[None]:
+        """Add the time of the body to `part`."""
+        synchronize(device)
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        synchronize(device)
+        for name, taken in (("seconds", time.perf_counter() - wall), ("cpu_seconds", time.process_time() - cpu)):
+            setattr(self, f"{part}_{name}", getattr(self, f"{part}_{name}") + taken)
 
     def figures(self) -> dict[str, float]:
         """For the cost of the stage."""
-        return {"solver_seconds": self.seconds, "solver_cpu_seconds": self.cpu_seconds}
+        return dataclasses.asdict(self)
 
 
-def solve_block(
-    model: StreamedModel,
-    index: int,
-    assignments: Mapping[str, Assignment],
-    statistics: list[InputStatistics],
-    clock: Clock,
-) -> list[tuple[Row, Tensor, Tensor | None]]:
-    """Rows, masks and kept weights (in the checkpoint's dtype) of the linears of block `index`, in order."""
-    linears = {linear.name: linear for linear in model.linears(index)}
-    solved: dict[str, tuple[Row, Tensor, Tensor | None]] = {}
-    for one in statistics:
-        for names in _alike(one.linears, assignments):
-            together = [linears[name] for name in names]
-            chosen = [assignments[name] for name in names]
-            problem = _problem(model, together, one)
-            solution = _solve(problem, chosen, together, model, clock)
-            solved.update(_split(together, chosen, problem, solution, model.stored))
-    return [solved[name] for name in linears]
+@dataclass(frozen=True)
+class Solved:
+    """A linear that is solved: its row of the table, its mask and its weight (d_out, d_in) as it will be stored."""
+
+    linear: Linear
+    row: Row
+    keep: Tensor
+    weight: Tensor
+
+    @property
+    def entry(self) -> Entry:
+        """The row, the mask and, where they are not the dense ones, the kept weights (kept,)."""
+        return self.row, self.keep, self.weight[self.keep] if self.row["refits"] else None
+
+
+@dataclass(frozen=True)
+class BlockSolver:
+    """Solves a block's linears: those of one input at a time.
+
+    assignments: of every linear, by name; settings: of corrections and refits.
+    """
+
+    model: StreamedModel
+    assignments: Mapping[str, Assignment]
+    settings: Solve
+    clock: Clock
+
+    def _solve(self, linears: Sequence[Linear], statistics: InputStatistics) -> Iterator[Solved]:
+        """Solve those of `linears` that the statistics are of."""
+        named = {linear.name: linear for linear in linears}
+        for names in _alike(statistics.linears, self.assignments):
+            yield from self._together([named[name] for name in names], statistics)
+
+    def solve_all(self, index: int, statistics: Iterable[InputStatistics], put: bool = False) -> list[Entry]:
+        """Solve block `index`, input after input, and give its linears in order.
+
+        put: whether a solved linear goes into the loaded block before the next input's statistics are taken.
+        """
+        linears, solved, source = self.model.linears(index), dict[str, Solved](), iter(statistics)
+        while (one := self._next(source)) is not None:
+            for found in self._solve(linears, one):
+                solved[found.linear.name] = found
+                if put:
+                    self.model.put(found.linear, found.weight)
+        return [solved[linear.name].entry for linear in linears]
+
+    def _next(self, source: Iterator[InputStatistics]) -> InputStatistics | None:
+        with self.clock.timing("calibration", self.model.device):
+            return next(source, None)
+
+    def _together(self, linears: list[Linear], statistics: InputStatistics) -> Iterator[Solved]:
+        chosen = [self.assignments[linear.name] for linear in linears]
+        dense = self._dense(linears, statistics.gram.dtype)
+        rows = tuple(linear.shape[0] for linear in linears)
+        problem = LinearProblem(dense, statistics.gram, statistics.mean, statistics.tokens, rows)
+        if chosen[0].leaves_dense:
+            solution = LinearSolution(dense, torch.ones_like(dense, dtype=torch.bool))
+        elif chosen[0].removes_all:
+            solution = LinearSolution(torch.zeros_like(dense), torch.zeros_like(dense, dtype=torch.bool))
+        else:
+            with self.clock.timing("solver", self.model.device):
+                solution = self._solved(problem, chosen, linears, statistics)
+        yield from self._split(linears, chosen, problem, solution)
+
+    def _dense(self, linears: list[Linear], dtype: torch.dtype) -> Tensor:
+        weights = []
+        for linear in linears:
+            weight = self.model.stored_weight(linear).to(self.model.device, dtype)
+            if not torch.isfinite(weight).all():
+                raise NotFiniteError(
+                    f"block {linear.block}: the weights of {linear.name} are not finite: fetch a sound checkpoint"
+                )
+            weights.append(weight)
+        return torch.cat(weights)
+
+    def _solved(
+        self, problem: LinearProblem, chosen: list[Assignment], linears: list[Linear], statistics: InputStatistics
+    ) -> LinearSolution:
+        try:
+            if chosen[0].corrected and statistics.shortfalls is not None:
+                strength, ridge = self.settings.correction, self.settings.correction_ridge
+                target, _ = corrected_target(problem.target, *statistics.shortfalls, problem.rows, strength, ridge)
+                problem = dataclasses.replace(problem, target=target)
+            solution = chosen[0].solver(problem, budget_of(chosen))
+            return solution if chosen[0].refit == "none" else self._refitted(problem, solution, chosen[0].refit)
+        except NotPositiveDefiniteError as error:
+            names = ", ".join(linear.name for linear in linears)
+            raise NotPositiveDefiniteError(f"block {linears[0].block}, {names}: {error}") from None
+
+    def _refitted(self, problem: LinearProblem, solution: LinearSolution, how: str) -> LinearSolution:
+        """The kept weights anew by least squares on the mask, in unit-diagonal coordinates."""
+        steps, ridge = self.settings.refit_steps, self.settings.refit_ridge
+        unit = unit_diagonal(problem.gram)
+        target, start = problem.target * unit.scale, solution.weight * unit.scale
+        if how == "cg":
+            weight = conjugate_refit(target, unit.gram, solution.keep, start, steps, ridge)
+        else:
+            weight = exact_refit(target, unit.gram, solution.keep, ridge)
+        return dataclasses.replace(solution, weight=torch.where(solution.keep, weight / unit.scale, 0.0))
+
+    def _split(
+        self, linears: list[Linear], chosen: list[Assignment], problem: LinearProblem, solution: LinearSolution
+    ) -> Iterator[Solved]:
+        """One entry a linear; the error is that of the weights as they will be stored, against the dense ones."""
+        first = chosen[0]
+        refits = not first.leaves_dense and (first.solver.refits or first.refit != "none" or first.corrected)
+        weight = solution.weight.to(self.model.stored)
+        errors = errors_of(problem, weight.to(problem.target.dtype))
+        weights, keeps = weight.split(problem.rows), solution.keep.split(problem.rows)
+        for i, (linear, one) in enumerate(zip(linears, chosen, strict=True)):
+            kept = int(keeps[i].sum())
+            row: Row = {
+                "linear": linear.name, "block": linear.block, "role": linear.role, "method": one.method,
+                "pattern": one.pattern, "scope": one.scope, "weights": keeps[i].numel(), "kept": kept,
+                "sparsity": 1 - kept / keeps[i].numel(), "relative_error": errors[i],
+                "damping": solution.damping, "attempts": solution.attempts, "refits": refits,
+            }  # fmt: skip
+            yield Solved(linear, row, keeps[i], weights[i])
 
 
 def _alike(names: tuple[str, ...], assignments: Mapping[str, Assignment]) -> Iterator[list[str]]:
@@ -57,60 +177,6 @@ def _alike(names: tuple[str, ...], assignments: Mapping[str, Assignment]) -> Ite
     groups: dict[Any, list[str]] = {}
     for name in names:
         one = assignments[name]
-        groups.setdefault((one.method, one.solver, one.sparsity, one.pattern, one.scope), []).append(name)
+        alike = dataclasses.replace(one, kept=None), one.removes_all
+        groups.setdefault(alike, []).append(name)
     yield from groups.values()
-
-
-def _problem(model: StreamedModel, linears: list[Linear], statistics: InputStatistics) -> LinearProblem:
-    weights = []
-    for linear in linears:
-        weight = model.stored_weight(linear).to(model.device, statistics.gram.dtype)
-        if not torch.isfinite(weight).all():
-            raise NotFiniteError(
-                f"block {linear.block}: the weights of {linear.name} are not finite: fetch a sound checkpoint"
-            )
-        weights.append(weight)
-    rows = tuple(linear.shape[0] for linear in linears)
-    return LinearProblem(torch.cat(weights), statistics.gram, statistics.mean, statistics.tokens, rows)
-
-
-def _solve(
-    problem: LinearProblem, chosen: list[Assignment], linears: list[Linear], model: StreamedModel, clock: Clock
-) -> LinearSolution:
-    if chosen[0].leaves_dense:
-        keep = torch.ones_like(problem.target, dtype=torch.bool)
-        return LinearSolution(problem.target, keep)
-    synchronize(model.device)
-    wall, cpu = time.perf_counter(), time.process_time()
-    try:
-        solution = chosen[0].solver(problem, budget_of(chosen))
-    except NotPositiveDefiniteError as error:
-        names = ", ".join(linear.name for linear in linears)
-        raise NotPositiveDefiniteError(f"block {linears[0].block}, {names}: {error}") from None
-    synchronize(model.device)
-    clock.seconds += time.perf_counter() - wall
-    clock.cpu_seconds += time.process_time() - cpu
-    return solution
-
-
-def _split(
-    linears: list[Linear],
-    chosen: list[Assignment],
-    problem: LinearProblem,
-    solution: LinearSolution,
-    stored: torch.dtype,
-) -> Iterator[tuple[str, tuple[Row, Tensor, Tensor | None]]]:
-    """One entry a linear; the error is that of the weights as they will be stored."""
-    refits = chosen[0].solver.refits and not chosen[0].leaves_dense
-    weight = solution.weight.to(stored)
-    errors = errors_of(problem, weight.to(problem.target.dtype))
-    weights, keeps = weight.split(problem.rows), solution.keep.split(problem.rows)
-    for i, (linear, one) in enumerate(zip(linears, chosen, strict=True)):
-        kept = int(keeps[i].sum())
-        row: Row = {
-            "linear": linear.name, "block": linear.block, "role": linear.role, "method": one.method,
-            "pattern": one.pattern, "scope": one.scope, "weights": keeps[i].numel(), "kept": kept,
-            "sparsity": 1 - kept / keeps[i].numel(), "relative_error": errors[i],
-            "damping": solution.damping, "attempts": solution.attempts, "refits": refits,
-        }  # fmt: skip
-        yield linear.name, (row, keeps[i], weights[i][keeps[i]] if refits else None)

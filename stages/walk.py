@@ -14,9 +14,11 @@ from torch import Tensor
 
 from stages.artifacts.activations import read_states, states_shape, writer_of
 from stages.errors import NotFiniteError
+from stages.linalg.correction import Shortfall
 from stages.linalg.gram import GramSum
 from stages.models.capture import feed_inputs, input_groups
 from stages.models.streamed import StreamedModel
+from stages.models.structure import Linear
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,21 @@ class InputStatistics:
     gram: Tensor
     mean: Tensor
     tokens: int
+    shortfalls: tuple[Shortfall, Shortfall] | None = None
+    """Against the dense model: on the tokens to fit to, and on those held out."""
+
+    @classmethod
+    def of(
+        cls, linears: tuple[Linear, ...], total: GramSum, shortfalls: tuple[Shortfall, Shortfall] | None = None
+    ) -> InputStatistics:
+        """From the sums; raises NotFiniteError that names the linear."""
+        gram = total.mean_gram()
+        if not torch.isfinite(gram).all():
+            raise NotFiniteError(
+                f"the inputs of {linears[0].name} (block {linears[0].block}) are not finite on this calibration text: "
+                "use compute.dtype float32 or bfloat16, or check the model"
+            )
+        return cls(tuple(linear.name for linear in linears), gram, total.mean(), total.tokens, shortfalls)
 
 
 def collect(model: StreamedModel, index: int, states: Path, chunk: int, dtype: torch.dtype) -> list[InputStatistics]:
@@ -44,17 +61,7 @@ def collect(model: StreamedModel, index: int, states: Path, chunk: int, dtype: t
         groups = input_groups(model, index, first)
         sums = [GramSum.zeros(linears[0].shape[1], dtype, model.device) for linears in groups]
         feed_inputs(model, index, read_states(states, chunk), groups, lambda group, inputs: sums[group].add(inputs))
-    found = []
-    for linears, total in zip(groups, sums, strict=True):
-        gram = total.mean_gram()
-        if not torch.isfinite(gram).all():
-            raise NotFiniteError(
-                f"the inputs of {linears[0].name} (block {index}) are not finite on this calibration text: "
-                "use compute.dtype float32 or bfloat16, or check the model"
-            )
-        names = tuple(linear.name for linear in linears)
-        found.append(InputStatistics(names, gram, total.mean(), total.tokens))
-    return found
+    return [InputStatistics.of(linears, total) for linears, total in zip(groups, sums, strict=True)]
 
 
 def write_embeddings(model: StreamedModel, tokens: Tensor, path: Path, file_format: str, dtype: torch.dtype) -> None:
@@ -62,7 +69,7 @@ def write_embeddings(model: StreamedModel, tokens: Tensor, path: Path, file_form
     shape = (*tokens.shape, model.width)
     with writer_of(path, file_format, shape, dtype) as writer:  # type: ignore[arg-type]
         for states in model.embed(tokens):
-            writer.append(_finite(states, "the embeddings give").to(dtype))
+            writer.append(finite(states, "the embeddings give").to(dtype))
 
 
 def advance(
@@ -78,10 +85,11 @@ def advance(
     """Write what block `index`, with `replaced` tensors, makes of the hidden states in `source`."""
     with model.loaded(index, replaced), writer_of(target, file_format, states_shape(source), dtype) as writer:
         for states in read_states(source, chunk):
-            writer.append(_finite(model.run(index, states), f"block {index} gives").to(dtype))
+            writer.append(finite(model.run(index, states), f"block {index} gives").to(dtype))
 
 
-def _finite(states: Tensor, what: str) -> Tensor:
+def finite(states: Tensor, what: str) -> Tensor:
+    """The states; raises NotFiniteError unless they are finite."""
     if not torch.isfinite(states).all():
         raise NotFiniteError(
             f"{what} hidden states that are not finite: use compute.dtype float32 or bfloat16, or check the model"

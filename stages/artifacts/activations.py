@@ -48,18 +48,36 @@ def states_shape(path: Path) -> Shape:
 
 def read_states(path: Path, chunk: int) -> Iterator[Tensor]:
     """The sequences of a file, at most `chunk` at a time, each (some, length, width)."""
-    sequences, length, width = states_shape(path)
+    sequences = states_shape(path)[0]
+    for start in range(0, sequences, chunk):
+        yield read_sequences(path, start, min(start + chunk, sequences))
+
+
+def read_sequences(path: Path, start: int, stop: int) -> Tensor:
+    """The sequences [start, stop) of a file, (stop - start, length, width)."""
     if path.suffix == ".safetensors":
-        for start in range(0, sequences, chunk):
-            yield TensorFile(path).read_rows(NAME, start, min(start + chunk, sequences))
-        return
+        return TensorFile(path).read_rows(NAME, start, stop)
+    _, length, width = states_shape(path)
     with pq.ParquetFile(path) as file:
         dtype = getattr(torch, file.schema_arrow.metadata[b"dtype"].decode())
-        for batch in file.iter_batches(batch_size=chunk * length):
-            values = batch.column(0).flatten().to_numpy(zero_copy_only=False)
-            if len(values) % (length * width):
-                raise ArtifactError(f"{path}: expected whole sequences of {length} tokens: run the extract stage again")
-            yield torch.from_numpy(values.copy()).view(-1, length, width).to(dtype)
+        groups, first = _row_groups(file, start * length, stop * length)
+        column = file.read_row_groups(groups).column(0).slice(start * length - first, (stop - start) * length)
+    values = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    if len(values) != (stop - start) * length * width:
+        raise ArtifactError(f"{path}: expected {stop} sequences of {length} tokens: run the extract stage again")
+    return torch.from_numpy(values.copy()).view(-1, length, width).to(dtype)
+
+
+def _row_groups(file: pq.ParquetFile, start: int, stop: int) -> tuple[list[int], int]:
+    """The row groups that hold the rows [start, stop), and the first row in them."""
+    groups, first, row = list[int](), 0, 0
+    for group in range(file.metadata.num_row_groups):
+        end = row + file.metadata.row_group(group).num_rows
+        if end > start and row < stop:
+            first = first if groups else row
+            groups.append(group)
+        row = end
+    return groups, first
 
 
 class _SafetensorsStates:

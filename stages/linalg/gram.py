@@ -1,4 +1,4 @@
-"""Gram matrices: mean over tokens of x xᵀ, accumulated chunk by chunk."""
+"""Gram matrices: means over tokens of x xᵀ, and of x yᵀ for two inputs, accumulated chunk by chunk."""
 
 from __future__ import annotations
 
@@ -54,3 +54,32 @@ class GramSum:
     def mean(self) -> Tensor:
         """(width,) mean of x."""
         return self.total / self.tokens
+
+    def plus(self, other: GramSum) -> GramSum:
+        """Sums over the tokens of both."""
+        return GramSum(self.outer + other.outer, self.total + other.total, self.tokens + other.tokens)
+
+
+@dataclass
+class CrossSum:
+    """Running sum of x yᵀ, (width of x, width of y), over the tokens seen so far."""
+
+    outer: Tensor
+    tokens: int = 0
+
+    @classmethod
+    def zeros(cls, widths: tuple[int, int], dtype: torch.dtype, device: torch.device) -> CrossSum:
+        """The sum over no tokens."""
+        return cls(torch.zeros(widths, dtype=dtype, device=device))
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        """Add the same tokens' x and y, (..., width of each), in any floating dtype."""
+        x, y = (one.reshape(-1, one.shape[-1]).to(self.outer.dtype) for one in (x, y))
+        self.outer.addmm_(x.T, y)
+        self.tokens += x.shape[0]
+
+    def mean_cross(self) -> Tensor:
+        """(width of x, width of y) mean of x yᵀ. Raises ValueError if no token was added."""
+        if self.tokens == 0:
+            raise ValueError("no tokens: the mean of nothing is not defined")
+        return self.outer / self.tokens

@@ -26,7 +26,11 @@ from stages.models.structure import Linear, find_blocks, linears_of
 
 
 class Finished(Exception):
-    """Ends a forward whose rest is not wanted."""
+    """Ends a forward whose rest is not wanted; may carry what it was run for."""
+
+    def __init__(self, found: Any = None) -> None:
+        super().__init__()
+        self.found = found
 
 
 class StreamedModel:
@@ -50,6 +54,7 @@ class StreamedModel:
         self._prefix, self._blocks = find_blocks(self._model)
         self.blocks = len(self._blocks)
         self._wraps: bool | None = None
+        self._entering: Tensor | None = None
         self._lend(self._outside_names(embeddings=False))
 
     def linears(self, index: int) -> list[Linear]:
@@ -66,7 +71,27 @@ class StreamedModel:
 
     @contextmanager
     def loaded(self, index: int, replaced: Mapping[str, Tensor] | None = None) -> Iterator[None]:
-        """Block `index` with its weights; tensors named in `replaced` are taken from there."""
+        """Block `index` with its weights, to be run; tensors named in `replaced` are taken from there."""
+        through = _through_in_tuple if index > 0 and self._answers_with_tuple() else _through
+        block = self._blocks[index]
+        with ExitStack() as stack:
+            stack.enter_context(self._with_weights(index, replaced))
+            for earlier in self._blocks[:index]:
+                stack.enter_context(forward_as(earlier, through))
+            stack.callback(block.register_forward_pre_hook(self._substitute, with_kwargs=True).remove)
+            stack.callback(block.register_forward_hook(_answer).remove)
+            yield
+
+    def weight(self, linear: Linear) -> Tensor:
+        """Weight (d_out, d_in) that a linear of the loaded block has now."""
+        return linear.weight(self._model.get_parameter(linear.tensor))
+
+    def put(self, linear: Linear, weight: Tensor) -> None:
+        """Give a linear of the loaded block another weight (d_out, d_in)."""
+        lend(self.module(linear.name), {"weight": linear.weight(weight).contiguous()}, self.device, self.dtype)
+
+    @contextmanager
+    def _with_weights(self, index: int, replaced: Mapping[str, Tensor] | None) -> Iterator[None]:
         start = f"{self._prefix}.{index}."
         names = [start + name for name in self._blocks[index].state_dict()]
         ours = {name: tensor for name, tensor in (replaced or {}).items() if name in names}
@@ -81,29 +106,28 @@ class StreamedModel:
 
     def embed(self, tokens: Tensor) -> Iterator[Tensor]:
         """Hidden states (1, length, width) entering block 0, for each row of token ids (sequences, length)."""
-        seen: list[Tensor] = []
 
         def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen.append(args[0] if args else kwargs["hidden_states"])
-            raise Finished
+            raise Finished(args[0] if args else kwargs["hidden_states"])
 
         with ExitStack() as stack:
             stack.enter_context(self._embeddings())
             stack.callback(self._blocks[0].register_forward_pre_hook(enter, with_kwargs=True).remove)
             for row in tokens.split(1):
-                self._forward(input_ids=row.to(self.device))
-                yield seen.pop()
+                yield self._forward(input_ids=row.to(self.device))
 
     def run(self, index: int, states: Tensor) -> Tensor:
         """Output of block `index`, which must be loaded, for `states` (sequences, length, width)."""
-        seen = self._run(index, states)
-        if not seen:
+        output = self.run_inside(index, states)
+        if output is None:
             raise ArchitectureError(f"{type(self._model).__name__}: the forward did not reach block {index}")
-        return seen[0][0] if isinstance(seen[0], tuple) else seen[0]
+        answered: Tensor = output[0] if isinstance(output, tuple) else output
+        return answered
 
-    def run_inside(self, index: int, states: Tensor) -> None:
-        """Run the loaded block for what its own hooks see; a hook may raise Finished to end it."""
-        self._run(index, states)
+    def run_inside(self, index: int, states: Tensor) -> Any:
+        """What the loaded block answers, or what a hook inside it ended the forward with (Finished)."""
+        self._entering = states.to(self.device, self.dtype)
+        return self._forward(inputs_embeds=self._placeholder(*states.shape[:2]))
 
     @torch.no_grad()
     def logits(self, tokens: Tensor, replaced: Callable[[int], Mapping[str, Tensor]] | None = None) -> Tensor:
@@ -124,35 +148,23 @@ class StreamedModel:
         forward = self._blocks[index].forward
 
         def load_and_run(*args: Any, **kwargs: Any) -> Any:
-            with self.loaded(index, replaced and replaced(index)):
+            with self._with_weights(index, replaced and replaced(index)):
                 return forward(*args, **kwargs)
 
         return load_and_run
 
-    def _run(self, index: int, states: Tensor) -> list[Any]:
-        block, seen = self._blocks[index], list[Any]()
-
-        def answer(block: nn.Module, args: Any, output: Any) -> None:
-            seen.append(output)
-            raise Finished
-
-        with ExitStack() as stack:
-            if index > 0:
-                through = _through_in_tuple if self._answers_with_tuple() else _through
-                for earlier in self._blocks[:index]:
-                    stack.enter_context(forward_as(earlier, through))
-            enter = _substitute(states.to(self.device, self.dtype))
-            stack.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
-            stack.callback(block.register_forward_hook(answer).remove)
-            self._forward(inputs_embeds=self._placeholder(*states.shape[:2]))
-        return seen
+    def _substitute(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the loaded block is called with, with the hidden states at hand in their place."""
+        states, self._entering = self._entering, None
+        if args:
+            return (states, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": states}
 
     def _answers_with_tuple(self) -> bool:
         """Whether blocks give (states, ...) instead of states: learnt once, from block 0."""
         if self._wraps is None:
             with self.loaded(0):
-                seen = self._run(0, torch.zeros(1, 2, self.width))
-            self._wraps = isinstance(seen[0], tuple)
+                self._wraps = isinstance(self.run_inside(0, torch.zeros(1, 2, self.width)), tuple)
         return self._wraps
 
     @property
@@ -161,11 +173,12 @@ class StreamedModel:
         return int(self._model.config.hidden_size)
 
     @torch.no_grad()
-    def _forward(self, **inputs: Tensor) -> None:
+    def _forward(self, **inputs: Tensor) -> Any:
         try:
             self._model(**inputs, use_cache=False)
-        except Finished:
-            pass
+        except Finished as finished:
+            return finished.found
+        return None
 
     def _placeholder(self, sequences: int, length: int) -> Tensor:
         """Embeddings of no content, to start a forward whose first blocks are passed through."""
@@ -205,13 +218,8 @@ class StreamedModel:
                 take_back(end)
 
 
-def _substitute(states: Tensor) -> Callable[..., Any]:
-    def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args:
-            return (states, *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": states}
-
-    return enter
+def _answer(block: nn.Module, args: Any, output: Any) -> None:
+    raise Finished(output)
 
 
 def _through(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:

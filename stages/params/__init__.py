@@ -64,7 +64,7 @@ class Store(Section):
 
 
 class Workers(Section):
-    """Who works on blocks that do not need each other (statistics; solve with dense inputs).
+    """Who works on blocks that do not need each other (statistics; solve with dense inputs), and with how much.
 
     Not tracked by DVC: results do not depend on it.
     """
@@ -72,6 +72,9 @@ class Workers(Section):
     runner: Literal["threads", "dask"] = "threads"
     count: Positive = 1
     """Threads, or processes of a local Dask cluster; each holds a block of its own."""
+    held_gb: Annotated[float, Field(ge=0)] = 2.0
+    """Memory for forwards that wait while linears are solved (walk: ordered, target: corrected); what does not
+    fit is run again for each input of a block."""
     address: str | None = None
     """Scheduler of a Dask cluster that is already there (tcp://host:8786), which sees this folder."""
 

@@ -8,10 +8,11 @@ from pydantic import Field, field_validator, model_validator
 
 from stages.linalg.masks import groups_of
 from stages.models.roles import ROLES
-from stages.params.base import Fraction, Section
+from stages.params.base import Fraction, Positive, Section
 
 Pattern = Annotated[str, Field(pattern=r"^(unstructured|[1-9]\d*:[1-9]\d*)$")]
 Scope = Literal["auto", "row", "linear", "model"]
+Refit = Literal["none", "cg", "exact"]
 
 
 def _checked_pattern(pattern: str | None) -> str | None:
@@ -36,6 +37,7 @@ class Rule(Section):
     sparsity: Fraction | None = None
     pattern: Pattern | None = None
     scope: Scope | None = None
+    refit: Refit | None = None
     settings: dict[str, Any] | None = None
 
     _pattern = field_validator("pattern")(_checked_pattern)
@@ -63,6 +65,18 @@ class Solve(Section):
     pattern: Pattern = "unstructured"
     scope: Scope = "auto"
     inputs: Literal["dense", "pruned"] = "pruned"
+    walk: Literal["auto", "block", "ordered"] = "auto"
+    """Statistics of a block's linears: all from one pass, or each after the linears before it are pruned."""
+    target: Literal["auto", "dense", "corrected"] = "auto"
+    """Whose outputs the pruned linears are to give: the dense weights' on the pruned model's inputs, or
+    nearer to those of the dense model on its own."""
+    correction: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """How far toward the dense model's outputs."""
+    correction_ridge: Annotated[float, Field(gt=0)] = 0.1
+    refit: Refit = "none"
+    refit_steps: Positive = 10
+    refit_ridge: Annotated[float, Field(ge=0)] = 0.1
+    """Added to the diagonal of the unit-diagonal Gram matrix in refits."""
     rules: tuple[Rule, ...] = ()
 
     _pattern = field_validator("pattern")(_checked_pattern)
@@ -76,6 +90,25 @@ class Solve(Section):
                     "`settings: {}` (methods.<name> is read, and tracked by DVC, for solve.method only)"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _dense_inputs_know_no_walk(self) -> Solve:
+        if self.inputs == "dense":
+            for name, value, only in (("walk", self.walk, "block"), ("target", self.target, "dense")):
+                if value not in ("auto", only):
+                    raise ValueError(
+                        f"{name}: {value} needs the pruned model's inputs: set inputs to pruned, or {name} to {only}"
+                    )
+        return self
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a linear's statistics are taken after the linears before it in its block are pruned."""
+        return self.inputs == "pruned" and self.walk != "block"
+
+    def corrects(self, refits: bool) -> bool:
+        """Whether a linear's target is corrected toward the dense model's outputs; `auto`: if kept weights change."""
+        return self.inputs == "pruned" and (self.target == "corrected" or (self.target == "auto" and refits))
 
     def methods(self) -> set[str]:
         """Names of all methods in use."""

@@ -51,7 +51,7 @@ def test_every_architecture_gives_a_checkpoint_that_loads_with_exact_zeros(archi
 @pytest.mark.parametrize("inputs", ["dense", "pruned"])
 def test_the_stage_gives_what_the_method_gives_block_by_block(method, inputs, workspace):
     """The brute-force walk: the whole model in memory, plain hooks, blocks replaced one after another."""
-    w = workspace(solve={"method": method, "inputs": inputs})
+    w = workspace(solve={"method": method, "inputs": inputs, "walk": "block", "target": "dense"})
     w.run(*BEFORE, "solve", "assemble")
     dense = AutoModelForCausalLM.from_pretrained(w.folder / "data/model").eval()
     ours, walked = pruned_model(w), AutoModelForCausalLM.from_pretrained(w.folder / "data/model").eval()
@@ -154,7 +154,8 @@ def test_the_whole_model_is_ranked_together(workspace):
 
 def test_blocks_that_stay_dense_leave_the_inputs_of_the_next_as_stored(workspace):
     """Leading dense blocks must not cost a walk, nor change a bit of what follows."""
-    w = workspace(solve={"method": "sparsegpt", "rules": [{"blocks": [0, 1], "sparsity": 0}]})
+    walk = {"walk": "block", "target": "dense"}
+    w = workspace(solve={"method": "sparsegpt", **walk, "rules": [{"blocks": [0, 1], "sparsity": 0}]})
     w.run(*BEFORE, "solve")
     pruned = w.bytes_of("solution")["block_002.safetensors"]
     w.change(solve={"method": "sparsegpt", "inputs": "dense"})

@@ -28,14 +28,18 @@ def kill_in(monkeypatch, module, name, after):
     monkeypatch.setattr(module, name, die)
 
 
-@pytest.mark.parametrize("inputs", ["dense", "pruned"])
+@pytest.mark.parametrize(
+    "walk",
+    [{"inputs": "dense"}, {"walk": "block", "target": "dense"}, {"walk": "ordered", "target": "dense"}, {}],
+    ids=["dense", "block", "ordered", "corrected"],
+)
 @pytest.mark.parametrize("after", [0, 1, 2])
-def test_solve_goes_on_from_the_blocks_that_are_finished(inputs, after, workspace, monkeypatch, tmp_path):
-    settings = {"method": "sparsegpt", "inputs": inputs}
+def test_solve_goes_on_from_the_blocks_that_are_finished(walk, after, workspace, monkeypatch, tmp_path):
+    settings = {"method": "sparsegpt", **walk}
     w = workspace(solve=settings)
     w.run(*BEFORE)
     with monkeypatch.context() as patch:
-        kill_in(patch, solve, "solve_block", after)
+        kill_in(patch, solve, "write_block", after)
         with pytest.raises(Killed):
             w.run("solve")
     assert not (tmp_path / "data/solution").exists()
