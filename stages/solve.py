@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stages import solvers
+from stages.allocation import allocate
 from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
@@ -32,7 +33,7 @@ from stages.solution import read_rows, write_block
 from stages.solvers import registry
 from stages.solving import BlockSolver, Clock
 from stages.visit import BlockVisit, Stream
-from stages.walk import collect
+from stages.walk import InputStatistics, collect
 from stages.workspace import code_of, compute_facts, open_model, read_statistics, same_model
 
 SECTIONS = ("compute", "statistics", "solve", "methods")
@@ -65,7 +66,8 @@ class _Walk:
         self.model, self.identity = open_model(run.params.compute)
         self.dense = read_manifest(STATISTICS)
         same_model(self.dense, self.identity, STATISTICS)
-        self.assignments = assign(run.params, self.model)
+        found = assign(run.params, self.model)
+        self.assignments = allocate(found, run.params.solve, self.model, self._stored)
         self.entering = Entering(self.model, run.params.compute.chunk)
         self.keys, self.solutions = list[str](), list[Path]()
         self.changed: int | None = None
@@ -109,6 +111,9 @@ class _Walk:
             "settings": used,
             "compute": compute_facts(self.model.device, self.model.dtype, self.params.compute.chunk),
         }
+
+    def _stored(self, index: int) -> list[InputStatistics]:
+        return read_statistics(verified(STATISTICS, block_file(index), self.dense), self.model.device)
 
     def _write(self, index: int, path: Path) -> dict[str, float]:
         if self._sees_dense(index):

@@ -77,6 +77,12 @@ class Solve(Section):
     refit_steps: Positive = 10
     refit_ridge: Annotated[float, Field(ge=0)] = 0.1
     """Added to the diagonal of the unit-diagonal Gram matrix in refits."""
+    allocation: Literal["uniform", "owl", "error"] = "uniform"
+    """Which linears lose more than others: none; those of blocks with few outliers; those with little error."""
+    allocation_spread: Annotated[float, Field(gt=0, le=1)] = 0.08
+    """Largest difference from `sparsity`."""
+    allocation_outlier: Annotated[float, Field(gt=0)] = 5.0
+    """owl: scores above this many times their mean are outliers."""
     rules: tuple[Rule, ...] = ()
 
     _pattern = field_validator("pattern")(_checked_pattern)
