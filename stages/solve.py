@@ -37,7 +37,7 @@ from stages.walk import InputStatistics, collect
 from stages.workspace import code_of, compute_facts, open_model, read_statistics, same_model
 
 SECTIONS = ("compute", "statistics", "solve", "methods")
-WALK_SETTINGS = ("ordered", "correction", "correction_ridge", "refit_steps", "refit_ridge")
+WALK_SETTINGS = ("ordered", "correction", "correction_ridges", "refit_steps", "refit_ridge")
 CODE = ("solving.py", "solution.py", "visit.py", "walk.py", "solvers/contract.py", "linalg", "kernels", "models")
 log = logging.getLogger("secateur")
 

@@ -132,8 +132,8 @@ class BlockSolver:
     ) -> LinearSolution:
         try:
             if chosen[0].corrected and statistics.shortfalls is not None:
-                strength, ridge = self.settings.correction, self.settings.correction_ridge
-                target, _ = corrected_target(problem.target, *statistics.shortfalls, problem.rows, strength, ridge)
+                share, ridges = self.settings.correction, self.settings.correction_ridges
+                target, _ = corrected_target(problem.target, *statistics.shortfalls, problem.rows, share, ridges)
                 problem = dataclasses.replace(problem, target=target)
             solution = chosen[0].solver(problem, budget_of(chosen))
             return solution if chosen[0].refit == "none" else self._refitted(problem, solution, chosen[0].refit)

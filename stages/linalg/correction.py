@@ -1,14 +1,15 @@
-"""Targets corrected toward the outputs of the dense model."""
+"""Targets corrected toward the states of the dense model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from stages.errors import NotPositiveDefiniteError
-from stages.linalg.unit import unit_diagonal
+from stages.linalg.unit import UnitGram, unit_diagonal
 
 
 class Shortfall(NamedTuple):
@@ -25,41 +26,53 @@ class Shortfall(NamedTuple):
     lack: Tensor
 
 
+class Correction(NamedTuple):
+    """What a linear's target was corrected by: α and the ridge, both chosen on held-out tokens; 0, 0 for nothing."""
+
+    strength: float = 0.0
+    ridge: float = 0.0
+
+
 def corrected_target(
-    dense: Tensor, fit: Shortfall, held: Shortfall, rows: tuple[int, ...], strength: float, ridge: float
-) -> tuple[Tensor, tuple[float, ...]]:
-    """Target T (d_out, d_in) that makes up for what `dense` lacks, and the strength each linear got.
+    dense: Tensor, fit: Shortfall, held: Shortfall, rows: tuple[int, ...], share: float, ridges: Sequence[float]
+) -> tuple[Tensor, tuple[Correction, ...]]:
+    """Target T (d_out, d_in) that makes up for what `dense` lacks, and each linear's correction.
 
     The full correction is least squares on the tokens of `fit`,
 
         T = W₀ + α D,   D = lackᵀ (G + ridge diag G)⁻¹,   G = mean x xᵀ, lack = mean x δᵀ.
 
     Its error on other tokens is quadratic in α: mean |T x - W₀ x - δ|² changes by α² tr D G Dᵀ - 2 α tr D lack.
-    A linear (`rows` of each) gets `strength`, or the α with the least error on the tokens of `held` if that is
-    smaller, down to 0: so on those tokens no linear is worse off than with its dense weight as the target.
+    So on the tokens of `held` the best α is known for every ridge; each linear (`rows` of each) takes the best
+    ridge and `share` of its α, and none (T = W₀) where every correction points the wrong way. On those tokens
+    no linear is worse off than with its dense weight as the target.
 
     Raises NotPositiveDefiniteError where G has no factor.
     """
+    best = [Correction() for _ in rows]
     if not bool(fit.gram.diagonal().any()):
-        return dense, (0.0,) * len(rows)
-    unit = unit_diagonal(fit.gram)
-    unit.gram.diagonal().add_(ridge)
-    factor, info = torch.linalg.cholesky_ex(unit.gram)
+        return dense, tuple(best)
+    unit, gains, targets = unit_diagonal(fit.gram), [0.0] * len(rows), list(dense.split(rows))
+    for ridge in ridges:
+        full = _full_correction(unit, fit.lack, ridge)
+        aligned = (held.lack.T * full).sum(1).double().split(rows)
+        energy = ((full @ held.gram) * full).sum(1).double().split(rows)
+        for i, (part, start) in enumerate(zip(full.split(rows), dense.split(rows), strict=True)):
+            along, against = float(aligned[i].sum()), float(energy[i].sum())
+            if along > 0 and against > 0 and along**2 / against > gains[i]:
+                gains[i], best[i] = along**2 / against, Correction(share * along / against, ridge)
+                targets[i] = start + best[i].strength * part
+    return torch.cat(targets), tuple(best)
+
+
+def _full_correction(unit: UnitGram, lack: Tensor, ridge: float) -> Tensor:
+    """D (d_out, d_in), solved in unit-diagonal coordinates, where the ridge is a fraction of every input's energy."""
+    damped = unit.gram.clone()
+    damped.diagonal().add_(ridge)
+    factor, info = torch.linalg.cholesky_ex(damped)
     if int(info) != 0:
         raise NotPositiveDefiniteError(
-            f"{len(dense.T)} x {len(dense.T)} Gram matrix is not positive definite with correction_ridge {ridge:g}: "
-            "raise solve.correction_ridge or set solve.target to dense"
+            f"{len(damped)} x {len(damped)} Gram matrix is not positive definite with a ridge of {ridge:g}: "
+            "raise solve.correction_ridges or set solve.target to dense"
         )
-    full = torch.cholesky_solve(fit.lack / unit.scale[:, None], factor).T / unit.scale
-    aligned = (held.lack.T * full).sum(1).double().split(rows)
-    energy = ((full @ held.gram) * full).sum(1).double().split(rows)
-    strengths = tuple(_safe(float(a.sum()), float(e.sum()), strength) for a, e in zip(aligned, energy, strict=True))
-    moved = [alpha * part for alpha, part in zip(strengths, full.split(rows), strict=True)]
-    return dense + torch.cat(moved), strengths
-
-
-def _safe(aligned: float, energy: float, strength: float) -> float:
-    """The strength asked for, or the one at which the held-out error is least if that is smaller."""
-    if aligned <= 0 or energy <= 0:
-        return 0.0
-    return min(strength, aligned / energy)
+    return torch.cholesky_solve(lack / unit.scale[:, None], factor).T / unit.scale

@@ -70,9 +70,10 @@ class Solve(Section):
     target: Literal["auto", "dense", "corrected"] = "auto"
     """Whose outputs the pruned linears are to give: the dense weights' on the pruned model's inputs, or
     nearer to those of the dense model on its own."""
-    correction: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """How far toward the dense model's outputs."""
-    correction_ridge: Annotated[float, Field(gt=0)] = 0.1
+    correction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the correction that is best on the sequences held out of it."""
+    correction_ridges: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (0.1, 0.3, 1.0)
+    """Of the diagonal of the Gram matrix; each linear takes the one that is best on the sequences held out."""
     refit: Refit = "none"
     refit_steps: Positive = 10
     refit_ridge: Annotated[float, Field(ge=0)] = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.linalg.correction import Shortfall, corrected_target
+from stages.linalg.correction import Correction, Shortfall, corrected_target
 
 ROWS = (5, 3)
 
@@ -34,22 +34,20 @@ def made(seed=0, noise=0.3):
 
 def test_the_full_correction_is_least_squares():
     weight, fit, held = made()
-    target, strengths = corrected_target(weight, shortfall(weight, *fit), shortfall(weight, *fit), ROWS, 1.0, 1e-12)
+    target, found = corrected_target(weight, shortfall(weight, *fit), shortfall(weight, *fit), ROWS, 1.0, [1e-12])
     expected = torch.linalg.lstsq(fit[0], fit[1] @ weight.T).solution.T
-    assert strengths == pytest.approx((1.0, 1.0))
+    assert [one.strength for one in found] == pytest.approx([1.0, 1.0])
     torch.testing.assert_close(target, expected)
     assert error(target, weight, *held) < error(weight, weight, *held)
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("strength", [0.3, 1.0])
-def test_no_linear_is_worse_off_on_the_tokens_held_out(seed, strength):
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_no_linear_is_worse_off_on_the_tokens_held_out(seed, share):
     weight, _, held = made(seed)
     few = tokens(14, seed + 9)  # hardly more than the width: the fit is mostly noise
-    target, strengths = corrected_target(
-        weight, shortfall(weight, *few), shortfall(weight, *held), ROWS, strength, 0.01
-    )
-    assert all(0 <= one <= strength for one in strengths)
+    target, found = corrected_target(weight, shortfall(weight, *few), shortfall(weight, *held), ROWS, strength, 0.01)
+    assert all(one.strength >= 0 for one in found)
     for part, dense in zip(target.split(ROWS), weight.split(ROWS), strict=True):
         assert error(part, dense, *held) <= error(dense, dense, *held) * (1 + 1e-9)
 
@@ -58,16 +56,29 @@ def test_a_correction_that_points_the_wrong_way_is_not_made():
     weight, fit, held = made()
     against = shortfall(weight, *held)
     against = against._replace(lack=-against.lack)
-    target, strengths = corrected_target(weight, shortfall(weight, *fit), against, ROWS, 0.5, 0.1)
-    assert strengths == (0.0, 0.0)
+    target, found = corrected_target(weight, shortfall(weight, *fit), against, ROWS, 0.5, [0.1])
+    assert found == (Correction(), Correction())
     assert torch.equal(target, weight)
 
 
 def test_inputs_that_are_dead_or_all_zero_are_left_alone():
     weight, (x, x0), held = made()
     x[:, 3], x0[:, 3] = 0, 0
-    target, _ = corrected_target(weight, shortfall(weight, x, x0), shortfall(weight, *held), ROWS, 0.5, 0.1)
+    target, _ = corrected_target(weight, shortfall(weight, x, x0), shortfall(weight, *held), ROWS, 0.5, [0.1])
     assert bool(torch.isfinite(target).all())
     torch.testing.assert_close(target[:, 3], weight[:, 3])
     nothing = Shortfall(torch.zeros(12, 12, dtype=torch.float64), torch.zeros(12, 8, dtype=torch.float64))
-    assert torch.equal(corrected_target(weight, nothing, nothing, ROWS, 0.5, 0.1)[0], weight)
+    assert torch.equal(corrected_target(weight, nothing, nothing, ROWS, 0.5, [0.1])[0], weight)
+
+
+def test_the_ridge_that_is_best_on_the_tokens_held_out_is_taken():
+    weight, _, held = made()
+    few = tokens(14, 9)
+    ridges = [0.001, 0.1, 1.0, 10.0]
+    _, found = corrected_target(weight, shortfall(weight, *few), shortfall(weight, *held), ROWS, 1.0, ridges)
+    for i, one in enumerate(found):
+        errors = {}
+        for ridge in ridges:
+            target, _ = corrected_target(weight, shortfall(weight, *few), shortfall(weight, *held), ROWS, 1.0, [ridge])
+            errors[ridge] = error(target.split(ROWS)[i], weight.split(ROWS)[i], *held)
+        assert one.ridge == min(errors, key=errors.__getitem__)
