@@ -12,6 +12,9 @@ from stages.errors import NotPositiveDefiniteError
 ATTEMPTS = 3
 """Dampings tried: the one asked for, then ten times as much each time."""
 
+PANEL = 128
+"""Columns factored or inverted together; everything between panels is a matrix product."""
+
 
 class InverseFactor(NamedTuple):
     """upper: (d, d) upper triangular U with UᵀU = (G / mean(diag G) + damping I)⁻¹."""
@@ -24,9 +27,10 @@ class InverseFactor(NamedTuple):
 def inverse_factor(gram: Tensor, damping: float, tokens: int | None = None) -> InverseFactor:
     """Upper Cholesky factor of the inverse of a damped Gram matrix, (d, d).
 
-    Scaled to mean(diag) = 1 first, so that the units of the activations do not matter. With P the
-    reversal of the axes, P G P = L Lᵀ gives G⁻¹ = UᵀU for U = (P L P)⁻¹: one factorisation and one
-    triangular inverse, where the public SparseGPT code factors, inverts and factors again.
+    Scaled to mean(diag) = 1 first, so that the units of the activations do not matter. G = R Rᵀ with an
+    upper triangular R, a Cholesky factorisation that begins at the last row, gives G⁻¹ = UᵀU for U = R⁻¹:
+    one factorisation and one triangular inverse, each d³/3 operations in place, where the public
+    SparseGPT code factors, inverts and factors again.
 
     damping: added to diag(G), as a fraction of its mean. Raised tenfold, at most twice, where the
     factorisation fails; the value used comes back.
@@ -41,10 +45,9 @@ def inverse_factor(gram: Tensor, damping: float, tokens: int | None = None) -> I
         )
     tried = damping
     for attempt in range(1, ATTEMPTS + 1):
-        root = _reversed_cholesky(gram, scale, tried)
+        root = _upper_root(gram, scale, tried)
         if root is not None:
-            identity = torch.eye(root.shape[0], dtype=root.dtype, device=root.device)
-            return InverseFactor(torch.linalg.solve_triangular(root, identity, upper=True), tried, attempt)
+            return InverseFactor(_inverted(root), tried, attempt)
         last, tried = tried, tried * 10
     seen = "" if tokens is None else f" (got {tokens} tokens)"
     raise NotPositiveDefiniteError(
@@ -53,15 +56,38 @@ def inverse_factor(gram: Tensor, damping: float, tokens: int | None = None) -> I
     )
 
 
-def _reversed_cholesky(gram: Tensor, scale: Tensor, damping: float) -> Tensor | None:
-    """P L P of the damped, scaled matrix, or None where it has no factor; holds two more matrices at a time."""
-    damped = gram.flip(0, 1).div_(scale)
-    damped.diagonal().add_(damping)
-    lower, info = torch.linalg.cholesky_ex(damped)
-    del damped
-    if int(info) == 0 and bool(torch.isfinite(lower.diagonal()).all()):
-        return lower.flip(0, 1)
-    return None
+def _upper_root(gram: Tensor, scale: Tensor, damping: float) -> Tensor | None:
+    """Upper R with R Rᵀ = G / scale + damping I, or None where there is none; holds one matrix and a panel.
+
+    Panel by panel from the right. torch.linalg.cholesky of the whole matrix takes twice the time on the
+    CPU from d = 1536 on.
+    """
+    root = gram / scale
+    root.diagonal().add_(damping)
+    for stop in range(len(root), 0, -PANEL):
+        start = max(stop - PANEL, 0)
+        root[:stop, start:stop].addmm_(root[:stop, stop:], root[start:stop, stop:].mT, alpha=-1)
+        lower, info = torch.linalg.cholesky_ex(root[start:stop, start:stop].flip(0, 1))
+        corner = lower.flip(0, 1)
+        if int(info) != 0 or not bool(torch.isfinite(corner.diagonal()).all()):
+            return None
+        above = torch.linalg.solve_triangular(corner.mT, root[:start, start:stop], upper=False, left=False)
+        root[:start, start:stop], root[start:stop, start:stop] = above, corner
+        root[stop:, start:stop] = 0.0
+    return root
+
+
+def _inverted(root: Tensor) -> Tensor:
+    """R⁻¹ of an upper triangular R, written over it panel by panel from the left."""
+    for start in range(0, len(root), PANEL):
+        stop = min(start + PANEL, len(root))
+        identity = torch.eye(stop - start, dtype=root.dtype, device=root.device)
+        corner = torch.linalg.solve_triangular(root[start:stop, start:stop], identity, upper=True)
+        above = root[:start, start:stop] @ corner.neg()
+        for top in range(0, start, PANEL):
+            root[top : top + PANEL, start:stop] = root[top : top + PANEL, top:start] @ above[top:]
+        root[start:stop, start:stop] = corner
+    return root
 
 
 def _shape(gram: Tensor) -> str:

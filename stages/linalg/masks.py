@@ -6,6 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+MANY = 4096
+"""Scores from which on a compiled kernel is worth its start."""
+
 
 def removed_count(total: int, sparsity: float) -> int:
     """Weights removed of `total` at `sparsity`: the nearest whole number, halves up."""
@@ -20,15 +23,25 @@ def removed_before(removed: int, position: int, length: int) -> int:
 def keep_largest(scores: Tensor, kept: int) -> Tensor:
     """Mask, True at the `kept` largest scores along the last axis; among equal scores the first stay.
 
-    Exact for any count, 0 and all included, with ties and in any order of memory: a threshold by
-    selection, then the ties filled up in order. Scores must be finite.
+    Exact for any count, 0 and all included, with ties and in any order of memory. Scores must be finite.
+    Many float32 or float64 scores on the CPU go to a kernel, all others through `keep_largest_plain`.
     """
-    length = scores.shape[-1]
     if kept <= 0:
         return torch.zeros_like(scores, dtype=torch.bool)
-    if kept >= length:
+    if kept >= scores.shape[-1]:
         return torch.ones_like(scores, dtype=torch.bool)
-    threshold = scores.kthvalue(length - kept + 1, dim=-1, keepdim=True).values
+    floats = scores.dtype in (torch.float32, torch.float64)
+    if scores.device.type != "cpu" or not floats or scores.numel() < MANY:
+        return keep_largest_plain(scores, kept)
+    from stages.kernels.select_cpu import keep_largest_rows
+
+    rows = scores.detach().reshape(-1, scores.shape[-1]).contiguous().numpy()
+    return torch.from_numpy(keep_largest_rows(rows, kept, torch.get_num_threads())).view(scores.shape)
+
+
+def keep_largest_plain(scores: Tensor, kept: int) -> Tensor:
+    """`keep_largest` on any device, for 0 < kept < length: a threshold by selection, then ties filled up in order."""
+    threshold = scores.kthvalue(scores.shape[-1] - kept + 1, dim=-1, keepdim=True).values
     above, ties = scores > threshold, scores == threshold
     missing = kept - above.sum(-1, keepdim=True)
     return above | (ties & (ties.cumsum(-1) <= missing))

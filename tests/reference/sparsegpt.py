@@ -5,13 +5,16 @@ import numpy as np
 from tests.reference.magnitude import keep_of_scores
 
 
-def solve(dense, gram, scope="linear", sparsity=0.5, groups=None, tile=128, damping=0.01):
-    """Weight and mask, float64. Counts of a tile are the differences of rounded running totals."""
+def solve(dense, gram, scope="linear", sparsity=0.5, groups=None, tile=128, damping=0.01, selection="tile"):
+    """Weight and mask, float64. Counts of a tile are the differences of rounded running totals.
+
+    selection: `tile`: a mask for `tile` columns; `column`: one for each column when it is reached.
+    """
     weight = dense.astype(np.float64).copy()
     width = weight.shape[1]
     hessian = gram + damping * np.mean(np.diag(gram)) * np.eye(width)
     keep = np.ones(weight.shape, bool)
-    step = groups[1] if groups else tile
+    step = groups[1] if groups else tile if selection == "tile" else 1
     for j in range(width):
         if j % step == 0:
             stop = min(j + step, width)

@@ -68,7 +68,7 @@ def test_a_file_that_is_not_a_mapping_is_told(text, tmp_path, monkeypatch):
         ({"solve": {"method": "wanda", "scope": "model"}}, "solve.scope: wanda works in row, linear, got model"),
         (
             {"solve": {"method": "sparsegpt"}, "methods": {"sparsegpt": {"til": 1}}},
-            "methods.sparsegpt: unknown setting 'til': expected one of: tile, damping",
+            "methods.sparsegpt: unknown setting 'til': expected one of: selection, tile, lazy, damping",
         ),
         (
             {"solve": {"method": "sparsegpt"}, "methods": {"sparsegpt": {"tile": 0}}},
@@ -156,14 +156,14 @@ def test_results_of_another_model_are_refused(workspace):
 def test_parameters_that_change_during_a_run_stop_it_before_anything_is_published(workspace, monkeypatch):
     w = workspace()
     w.run(*BEFORE, "solve")
-    good, original = w.bytes_of("solution"), solve.solve_block
+    good, original = w.bytes_of("solution"), solve.write_block
 
     def change_meanwhile(*args):
         w.change(solve={"sparsity": 0.9})
         return original(*args)
 
     w.change(solve={"sparsity": 0.6})
-    monkeypatch.setattr(solve, "solve_block", change_meanwhile)
+    monkeypatch.setattr(solve, "write_block", change_meanwhile)
     code, line = w.fail("solve")
     assert code == 2
     assert "params.yaml: solve changed while solve was running: nothing was written" in line
@@ -173,13 +173,13 @@ def test_parameters_that_change_during_a_run_stop_it_before_anything_is_publishe
 def test_parameters_of_other_methods_may_change_during_a_run(workspace, monkeypatch):
     w = workspace()
     w.run(*BEFORE)
-    original = solve.solve_block
+    original = solve.write_block
 
     def change_meanwhile(*args):
         w.change(methods={"wanda": {"activation_power": 0.7}})
         return original(*args)
 
-    monkeypatch.setattr(solve, "solve_block", change_meanwhile)
+    monkeypatch.setattr(solve, "write_block", change_meanwhile)
     w.run("solve")
 
 

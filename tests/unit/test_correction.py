@@ -46,7 +46,9 @@ def test_the_full_correction_is_least_squares():
 def test_no_linear_is_worse_off_on_the_tokens_held_out(seed, share):
     weight, _, held = made(seed)
     few = tokens(14, seed + 9)  # hardly more than the width: the fit is mostly noise
-    target, found = corrected_target(weight, shortfall(weight, *few), shortfall(weight, *held), ROWS, strength, 0.01)
+    target, found = corrected_target(
+        weight, shortfall(weight, *few), shortfall(weight, *held), ROWS, share, [0.01, 0.3]
+    )
     assert all(one.strength >= 0 for one in found)
     for part, dense in zip(target.split(ROWS), weight.split(ROWS), strict=True):
         assert error(part, dense, *held) <= error(dense, dense, *held) * (1 + 1e-9)

@@ -7,7 +7,15 @@ import torch
 
 from stages.linalg.factor import inverse_factor
 from stages.linalg.gram import PANEL, GramSum
-from stages.linalg.masks import keep_groups, keep_largest, pack, removed_before, removed_count, unpack
+from stages.linalg.masks import (
+    keep_groups,
+    keep_largest,
+    keep_largest_plain,
+    pack,
+    removed_before,
+    removed_count,
+    unpack,
+)
 from stages.linalg.ranking import kept_by_global_magnitude
 from tests.unit.problems import make_problem
 
@@ -44,6 +52,43 @@ def test_among_equals_the_first_are_kept_in_any_memory_order():
     scores = torch.tensor([[1.0, 2.0, 1.0, 1.0]])
     assert keep_largest(scores, 2).tolist() == [[True, True, False, False]]
     assert torch.equal(keep_largest(scores.T.contiguous().T, 2), keep_largest(scores, 2))
+
+
+def nasty_scores(shape, dtype):
+    """Scores that a selection by the bits of floats, or by thresholds, may get wrong."""
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(shape, generator=generator, dtype=dtype)
+    sign = torch.where(torch.rand(shape, generator=generator) < 0.5, -1, 1).to(dtype)
+    return {
+        "random": normal,
+        "negative": -normal.abs(),
+        "wide": (15 * normal).exp() * sign,
+        "ties": torch.randint(-3, 4, shape, generator=generator).to(dtype) * sign,
+        "equal": torch.ones(shape, dtype=dtype),
+        "zeros of both signs": 0 * sign,
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(70001,), (2, 140001), (50, 576), (4, 1030), (1100, 4), (800, 8), (1000, 5)])
+def test_the_kernels_keep_what_the_plain_selection_keeps(shape, dtype):
+    length, before = shape[-1], torch.get_num_threads()
+    try:
+        for kind, scores in nasty_scores(shape, dtype).items():
+            for kept in sorted({1, length // 3, length // 2, length - 1}):
+                expected = keep_largest_plain(scores, kept)
+                for threads in (1, 2, 3):
+                    torch.set_num_threads(threads)
+                    assert torch.equal(keep_largest(scores, kept), expected), (kind, kept, threads)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2500, 5000])
+def test_many_scores_keep_their_exact_count_in_any_memory_order(kept):
+    scores = torch.randn(5000, 3, generator=torch.Generator().manual_seed(0)).T
+    assert keep_largest(scores, kept).sum(1).tolist() == [kept] * 3
+    assert torch.equal(keep_largest(scores, kept), keep_largest(scores.contiguous(), kept))
 
 
 def test_groups_are_neighbours_along_the_row():
