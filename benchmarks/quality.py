@@ -1,10 +1,14 @@
-"""Perplexity and solver seconds of methods, by one protocol, through the pipeline's own stages.
+"""Perplexity, CPU seconds and memory of methods, by one protocol, through the pipeline's own stages.
 
-    python benchmarks/quality.py FOLDER CALIBRATION.txt EVALUATION.txt [--runs sparsegpt:0.5,wanda:2:4] [--chunks 8,4]
+    python benchmarks/quality.py FOLDER CALIBRATION.txt EVALUATION.txt --run "sparsegpt 0.5 refit=cg" --run "wanda 2:4"
 
 FOLDER is a scratch workspace, kept. The model is the one of params.yaml, in float32. Calibration: 32
-windows of 512 tokens, seed 0; evaluation: the first 40 windows of 512 tokens, side by side, no BOS; `<unk>`
+windows of 512 tokens (`--seed`); evaluation: the first 40 windows of 512 tokens, side by side, no BOS; `<unk>`
 is read as `unk`; pruned inputs; all linears of all blocks.
+
+A run is a method, a sparsity or N:M, and settings: of `solve` (walk=block, target=dense, refit=cg, ...), or of
+the method (methods.sparsegpt.tile=64 or, shorter, :tile=64). `--also` measures on further texts. One thread, so
+that CPU seconds are work and not waiting; two of these can run side by side on two cores.
 
 Several `--chunks` repeat everything with another grouping of the same sequences, which changes nothing but
 the order of additions: the scatter of the perplexity is the resolution of such a comparison.
@@ -24,7 +28,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
-THREADS = 2
+WINDOW, WINDOWS = 512, 40
 
 
 def main() -> None:
@@ -32,81 +36,126 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("calibration", type=Path)
     parser.add_argument("evaluation", type=Path)
-    parser.add_argument("--runs", default="magnitude:0.5,wanda:0.5,sparsegpt:0.5")
+    parser.add_argument("--run", action="append", dest="runs", required=True, metavar="METHOD AMOUNT [SETTING=VALUE]")
+    parser.add_argument("--also", action="append", type=Path, default=[], metavar="TEXT")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--chunks", default="8")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     results: dict[str, list[dict[str, Any]]] = {}
     for chunk in map(int, options.chunks.split(",")):
-        settings = settings_of(options.calibration.resolve(), options.evaluation.resolve(), chunk)
-        write(options.folder, settings)
-        if not (options.folder / "data/texts").exists():
-            stage(options.folder, "fetch")
-        stage(options.folder, "extract")
-        stage(options.folder, "statistics")
+        settings = settings_of(options.calibration.resolve(), options.evaluation.resolve(), chunk, options.seed)
+        bench = Bench(options.folder, settings, options.threads, options.also)
+        bench.prepare()
         if "dense" not in results:
-            stage(options.folder, "evaluate", "dense")
-            results["dense"] = [{"perplexity": perplexity(options.folder, "dense"), "cpu": 0.0, "peak": 0}]
-        for run in options.runs.split(","):
-            results.setdefault(run, []).append(prune(options.folder, settings, run))
+            bench.stage("evaluate", "dense")
+            results["dense"] = [bench.measured("dense")]
+        for run in options.runs:
+            results.setdefault(run, []).append(bench.prune(run))
             print(run, "chunk", chunk, results[run][-1], file=sys.stderr, flush=True)
-    print(table(results))
+    print(table(results, options.also))
 
 
-def settings_of(calibration: Path, evaluation: Path, chunk: int) -> dict[str, Any]:
+def settings_of(calibration: Path, evaluation: Path, chunk: int, seed: int) -> dict[str, Any]:
     """params.yaml for the protocol."""
     settings: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     text = {"source": "local", "replace": {"<unk>": "unk"}}
     settings["fetch"]["calibration"] = {**text, "path": str(calibration)}
     settings["fetch"]["evaluation"] = {**text, "path": str(evaluation)}
     settings["compute"] = {"device": "auto", "dtype": "auto", "chunk": chunk}
-    settings["calibration"] = {"sequences": 32, "length": 512, "seed": 0}
-    protocol = {"window": 512, "stride": 512, "bos": False, "windows": 40}
+    settings["calibration"] = {"sequences": 32, "length": WINDOW, "seed": seed}
+    protocol = {"window": WINDOW, "stride": WINDOW, "bos": False, "windows": WINDOWS}
     settings["evaluate"] = {"perplexity": protocol, "tasks": {"names": []}}
     return settings
 
 
-def prune(folder: Path, settings: dict[str, Any], run: str) -> dict[str, Any]:
-    """Solve, assemble and measure one run, `method:sparsity` or `method:N:M`."""
-    method, _, amount = run.partition(":")
-    pattern = {"pattern": amount} if ":" in amount else {"sparsity": float(amount)}
-    write(folder, {**settings, "solve": {"method": method, "sparsity": 0.5, "inputs": "pruned", **pattern}})
-    stage(folder, "solve")
-    cost = json.loads((folder / "metrics/cost/solve.json").read_text(encoding="utf-8"))
-    stage(folder, "assemble")
-    stage(folder, "evaluate", "pruned")
-    return {
-        "perplexity": perplexity(folder, "pruned"),
-        "cpu": cost["solver_cpu_seconds"],
-        "peak": cost["peak_memory_mb"],
-        "restored": cost["blocks_restored"],
-    }
+class Bench:
+    """A workspace in which runs share what does not depend on them."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], threads: int, also: list[Path]) -> None:
+        self.folder, self.settings, self.threads, self.also = folder, settings, threads, also
+
+    def prepare(self) -> None:
+        """fetch, extract and statistics, unless this folder has them for the same settings."""
+        self.write(self.settings)
+        done, wanted = self.folder / "prepared.yaml", yaml.safe_dump(self.settings)
+        if done.exists() and done.read_text(encoding="utf-8") == wanted:
+            return
+        for name in ("fetch", "extract", "statistics"):
+            self.stage(name)
+        done.write_text(wanted, encoding="utf-8")
+
+    def prune(self, run: str) -> dict[str, Any]:
+        """Solve, assemble and measure one run."""
+        method, amount, *options = run.split()
+        solve: dict[str, Any] = {"method": method, "sparsity": 0.5, "inputs": "pruned"}
+        solve |= {"pattern": amount} if ":" in amount else {"sparsity": float(amount)}
+        own = dict(self.settings["methods"].get(method, {}))
+        for name, _, value in (option.partition("=") for option in options):
+            target = own if name.startswith(":") else solve
+            target[name.removeprefix(":")] = yaml.safe_load(value)
+        self.write({**self.settings, "solve": solve, "methods": {method: own}})
+        self.stage("solve")
+        cost = json.loads((self.folder / "metrics/cost/solve.json").read_text(encoding="utf-8"))
+        self.stage("assemble")
+        self.stage("evaluate", "pruned")
+        figures = {} if cost["blocks_restored"] else cost
+        return {**self.measured("pruned"), **{name: figures.get(name) for name in COSTS}}
+
+    def measured(self, which: str) -> dict[str, Any]:
+        """Perplexity on the evaluation text, and on the further ones."""
+        value = json.loads((self.folder / f"metrics/{which}.json").read_text(encoding="utf-8"))["perplexity"]["value"]
+        return {"perplexity": float(value), "also": [self.perplexity(which, text) for text in self.also]}
+
+    def perplexity(self, which: str, text: Path) -> float:
+        """By the same protocol on another text."""
+        code = f"import sys; sys.argv = ['', {str(text.resolve())!r}, {which!r}]; {MEASURE}"
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=self.folder, env=self.environment(), check=True, capture_output=True
+        )
+        return float(done.stdout)
+
+    def stage(self, *command: str) -> None:
+        """Run one stage in the workspace."""
+        line = [sys.executable, "-m", f"stages.{command[0]}", *command[1:]]
+        subprocess.run(line, cwd=self.folder, env=self.environment(), check=True)
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(self.threads)}
+
+    def write(self, settings: dict[str, Any]) -> None:
+        (self.folder / "params.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
 
-def write(folder: Path, settings: dict[str, Any]) -> None:
-    (folder / "params.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+COSTS = ("solver_cpu_seconds", "calibration_cpu_seconds", "cpu_seconds", "peak_memory_mb")
+MEASURE = f"""
+from pathlib import Path
+import torch
+from stages.evaluation.perplexity import perplexity
+from stages.evaluation.windows import windows_of
+from stages.models.load import load_model, load_tokenizer
+from stages.params.evaluating import Perplexity
+folder = Path('data/model' if sys.argv[2] == 'dense' else 'data/pruned')
+text = Path(sys.argv[1]).read_text(encoding='utf-8').replace('<unk>', 'unk')
+tokenizer = load_tokenizer(folder, False)
+tokens = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)['input_ids'])
+protocol = Perplexity(window={WINDOW}, stride={WINDOW}, bos=False, windows={WINDOWS})
+windows = windows_of(protocol, len(tokens))
+print(perplexity(load_model(folder, 'auto', 'auto', False), tokens, windows, 8)['value'])
+"""
 
 
-def stage(folder: Path, *command: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(THREADS)}
-    line = [sys.executable, "-m", f"stages.{command[0]}", *command[1:]]
-    subprocess.run(line, cwd=folder, env=environment, check=True)
-
-
-def perplexity(folder: Path, model: str) -> float:
-    value = json.loads((folder / f"metrics/{model}.json").read_text(encoding="utf-8"))["perplexity"]["value"]
-    return float(value)
-
-
-def table(results: dict[str, list[dict[str, Any]]]) -> str:
+def table(results: dict[str, list[dict[str, Any]]], also: list[Path]) -> str:
     """A Markdown table: mean and range over the chunks."""
-    lines = ["| run | perplexity | lowest, highest | solver CPU s | peak MB of solve |", "|---|---|---|---|---|"]
+    heads = ["run", "perplexity", "lowest, highest", *(path.name for path in also), *COSTS]
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for run, found in results.items():
         values = [one["perplexity"] for one in found]
-        timed = [one["cpu"] for one in found if not one.get("restored")]
-        seconds = f"{statistics.mean(timed):.1f}" if timed else "restored"
         span = f"{min(values):.3f}, {max(values):.3f}" if len(values) > 1 else ""
-        lines.append(f"| {run} | {statistics.mean(values):.3f} | {span} | {seconds} | {found[-1]['peak']} |")
+        others = [f"{statistics.mean(one['also'][i] for one in found):.3f}" for i in range(len(also))]
+        costs = [f"{found[-1][name]:.1f}" if found[-1].get(name) is not None else "" for name in COSTS]
+        lines.append(f"| {' | '.join([run, f'{statistics.mean(values):.3f}', span, *others, *costs])} |")
     return "\n".join(lines)
 
 
