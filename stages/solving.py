@@ -16,7 +16,7 @@ from stages.artifacts.linears import Row
 from stages.assignment import Assignment, budget_of
 from stages.errors import NotFiniteError, NotPositiveDefiniteError
 from stages.linalg.correction import corrected_target
-from stages.linalg.refit import conjugate_refit, exact_refit
+from stages.linalg.refit import exact_refit, guarded_refit
 from stages.linalg.unit import unit_diagonal
 from stages.models.compute import synchronize
 from stages.models.streamed import StreamedModel
@@ -147,7 +147,7 @@ class BlockSolver:
         unit = unit_diagonal(problem.gram)
         target, start = problem.target * unit.scale, solution.weight * unit.scale
         if how == "cg":
-            weight = conjugate_refit(target, unit.gram, solution.keep, start, steps, ridge)
+            weight = guarded_refit(target, unit.gram, solution.keep, start, steps, ridge)
         else:
             weight = exact_refit(target, unit.gram, solution.keep, ridge)
         return dataclasses.replace(solution, weight=torch.where(solution.keep, weight / unit.scale, 0.0))

@@ -20,6 +20,7 @@ from torch import Tensor
 from stages.artifacts.activations import read_sequences, states_shape, writer_of
 from stages.linalg.correction import Shortfall
 from stages.linalg.gram import CrossSum, GramSum
+from stages.memory import return_freed_memory
 from stages.models.capture import adders, input_groups
 from stages.models.stepwise import Stepwise, Stop
 from stages.models.streamed import StreamedModel
@@ -73,6 +74,7 @@ class BlockVisit:
         """Statistics of each group, in the order they are called, with all weights put so far."""
         for group, linears in enumerate(self._groups):
             yield self._alone(group, linears) if self._dense is None else self._compared(group, linears, self._dense)
+            return_freed_memory()
 
     def write(self, target: Path, file_format: str, dtype: torch.dtype) -> None:
         """Write what leaves the block, with all weights put."""
@@ -94,6 +96,7 @@ class BlockVisit:
         total = self._no_gram(linears)
         for stop in self._steps.stops(group):
             total.add(stop.inputs)
+        return_freed_memory()
         return InputStatistics.of(linears, total)
 
     def _compared(self, group: int, linears: tuple[Linear, ...], dense: Stream) -> InputStatistics:
@@ -111,6 +114,7 @@ class BlockVisit:
                 gram.add(part)
                 cross.add(part, paired)
             start = stop
+        return_freed_memory()
         fit, held = (lacks.shortfall(gram, cross) for gram, cross in zip(grams, crosses, strict=True))
         return InputStatistics.of(linears, grams[0].plus(grams[1]), (fit, held))
 

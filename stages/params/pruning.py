@@ -72,7 +72,7 @@ class Solve(Section):
     nearer to those of the dense model on its own."""
     correction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the correction that is best on the sequences held out of it."""
-    correction_ridges: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (0.1, 0.3, 1.0)
+    correction_ridges: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (0.1, 1.0)
     """Of the diagonal of the Gram matrix; each linear takes the one that is best on the sequences held out."""
     refit: Refit = "none"
     refit_steps: Positive = 10

@@ -19,8 +19,8 @@ BEFORE = ("extract", "statistics")
 @pytest.mark.parametrize(
     ("sections", "told"),
     [
-        ({"solve": {"method": "wandda"}}, "unknown method 'wandda': expected one of magnitude, sparsegpt, wanda"),
-        ({"methods": {"alps": {}}}, "unknown method 'alps'"),
+        ({"solve": {"method": "wandda"}}, "unknown method 'wandda': expected one of admm, alps, "),
+        ({"methods": {"obs": {}}}, "unknown method 'obs'"),
         ({"solve": {"sparsity": 1.5}}, r"solve\.sparsity: input should be less than or equal to 1, got 1\.5"),
         ({"solve": {"sparsity": -0.1}}, r"solve\.sparsity: input should be greater than or equal to 0"),
         ({"solve": {"sparsty": 0.5}}, r"solve\.sparsty: unknown setting"),

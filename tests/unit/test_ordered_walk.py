@@ -75,6 +75,6 @@ def solve_plainly(before, x, lack, rows, target):
         for some in (slice(0, -HELD), slice(-HELD, None)):
             xs, lacks = (each[some].reshape(-1, each.shape[-1]) for each in (x, lack))
             parts.append(Shortfall(xs.T @ xs / len(xs), xs.T @ lacks / len(xs)))
-        before, _ = corrected_target(before, *parts, rows, 1.0, (0.1, 0.3, 1.0))
+        before, _ = corrected_target(before, *parts, rows, 1.0, (0.1, 1.0))
     problem = LinearProblem(before, gram, flat.mean(0), len(flat), rows)
     return registry.load("wanda")(problem, Budget(0.5, "row")).weight
