@@ -1,13 +1,14 @@
 """Perplexity, CPU seconds and memory of methods, by one protocol, through the pipeline's own stages.
 
-    python benchmarks/quality.py FOLDER CALIBRATION.txt EVALUATION.txt --run "sparsegpt 0.5 refit=cg" --run "wanda 2:4"
+    python benchmarks/quality.py FOLDER --calibration CALIBRATION.txt --evaluation EVALUATION.txt \\
+        --run "sparsegpt 0.5 refit=cg" --run "wanda 2:4"
 
-FOLDER is a scratch workspace, kept. The model is the one of params.yaml, in float32. Calibration: 32
-windows of 512 tokens (`--seed`); evaluation: the first 40 windows of 512 tokens, side by side, no BOS; `<unk>`
-is read as `unk`; pruned inputs; all linears of all blocks.
+FOLDER is a scratch workspace, kept. The model is the one of params.yaml, in float32; so are the texts, unless
+given. Calibration: 32 windows of 512 tokens (`--seed`); evaluation: the first 40 windows of 512 tokens, side by
+side, no BOS; `<unk>` is read as `unk`; pruned inputs; all linears of all blocks.
 
 A run is a method, a sparsity or N:M, and settings: of `solve` (walk=block, target=dense, refit=cg, ...), or of
-the method (methods.sparsegpt.tile=64 or, shorter, :tile=64). `--also` measures on further texts. One thread, so
+the method with a colon before it (:tile=64). `--also` measures on further texts. One thread, so
 that CPU seconds are work and not waiting; two of these can run side by side on two cores.
 
 Several `--chunks` repeat everything with another grouping of the same sequences, which changes nothing but
@@ -28,24 +29,27 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
-WINDOW, WINDOWS = 512, 40
+WINDOW = 512
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("calibration", type=Path)
-    parser.add_argument("evaluation", type=Path)
+    parser.add_argument("--calibration", type=Path, help="a text file; else the texts of params.yaml")
+    parser.add_argument("--evaluation", type=Path)
     parser.add_argument("--run", action="append", dest="runs", required=True, metavar="METHOD AMOUNT [SETTING=VALUE]")
     parser.add_argument("--also", action="append", type=Path, default=[], metavar="TEXT")
+    parser.add_argument("--sequences", type=int, default=32)
+    parser.add_argument("--windows", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--chunks", default="8")
+    parser.add_argument("--json", type=Path, help="write the figures there too")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     results: dict[str, list[dict[str, Any]]] = {}
     for chunk in map(int, options.chunks.split(",")):
-        settings = settings_of(options.calibration.resolve(), options.evaluation.resolve(), chunk, options.seed)
+        settings = settings_of(options, chunk)
         bench = Bench(options.folder, settings, options.threads, options.also)
         bench.prepare()
         if "dense" not in results:
@@ -55,17 +59,21 @@ def main() -> None:
             results.setdefault(run, []).append(bench.prune(run))
             print(run, "chunk", chunk, results[run][-1], file=sys.stderr, flush=True)
     print(table(results, options.also))
+    if options.json is not None:
+        options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
-def settings_of(calibration: Path, evaluation: Path, chunk: int, seed: int) -> dict[str, Any]:
+def settings_of(options: argparse.Namespace, chunk: int) -> dict[str, Any]:
     """params.yaml for the protocol."""
     settings: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    text = {"source": "local", "replace": {"<unk>": "unk"}}
-    settings["fetch"]["calibration"] = {**text, "path": str(calibration)}
-    settings["fetch"]["evaluation"] = {**text, "path": str(evaluation)}
+    for name in ("calibration", "evaluation"):
+        path = getattr(options, name)
+        if path is not None:
+            text = {"source": "local", "replace": {"<unk>": "unk"}}
+            settings["fetch"][name] = {**text, "path": str(path.resolve())}
     settings["compute"] = {"device": "auto", "dtype": "auto", "chunk": chunk}
-    settings["calibration"] = {"sequences": 32, "length": WINDOW, "seed": seed}
-    protocol = {"window": WINDOW, "stride": WINDOW, "bos": False, "windows": WINDOWS}
+    settings["calibration"] = {"sequences": options.sequences, "length": WINDOW, "seed": options.seed}
+    protocol = {"window": WINDOW, "stride": WINDOW, "bos": False, "windows": options.windows}
     settings["evaluate"] = {"perplexity": protocol, "tasks": {"names": []}}
     return settings
 
@@ -110,7 +118,8 @@ class Bench:
 
     def perplexity(self, which: str, text: Path) -> float:
         """By the same protocol on another text."""
-        code = f"import sys; sys.argv = ['', {str(text.resolve())!r}, {which!r}]; {MEASURE}"
+        windows = self.settings["evaluate"]["perplexity"]["windows"]
+        code = f"import sys; sys.argv = ['', {str(text.resolve())!r}, {which!r}, {windows}]; {MEASURE}"
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=self.folder, env=self.environment(), check=True, capture_output=True
         )
@@ -140,7 +149,7 @@ folder = Path('data/model' if sys.argv[2] == 'dense' else 'data/pruned')
 text = Path(sys.argv[1]).read_text(encoding='utf-8').replace('<unk>', 'unk')
 tokenizer = load_tokenizer(folder, False)
 tokens = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)['input_ids'])
-protocol = Perplexity(window={WINDOW}, stride={WINDOW}, bos=False, windows={WINDOWS})
+protocol = Perplexity(window={WINDOW}, stride={WINDOW}, bos=False, windows=int(sys.argv[3]))
 windows = windows_of(protocol, len(tokens))
 print(perplexity(load_model(folder, 'auto', 'auto', False), tokens, windows, 8)['value'])
 """

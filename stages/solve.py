@@ -119,7 +119,8 @@ class _Walk:
         if self._sees_dense(index):
             return _solve_stored(self.params, index, self._of(index), self.dense, path)
         solver = BlockSolver(self.model, self._of(index), self.params.solve, Clock())
-        states = self.entering.states(index, self.solutions, self.keys, self.changed)
+        with solver.clock.timing("calibration", self.model.device):
+            states = self.entering.states(index, self.solutions, self.keys, self.changed)
         dtype, compute, settings = DTYPES[self.params.statistics.dtype], self.params.compute, self.params.solve
         dense = self._dense_stream(index)
         if dense is None and not settings.ordered:

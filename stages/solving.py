@@ -15,7 +15,7 @@ from torch import Tensor
 from stages.artifacts.linears import Row
 from stages.assignment import Assignment, budget_of
 from stages.errors import NotFiniteError, NotPositiveDefiniteError
-from stages.linalg.correction import corrected_target
+from stages.linalg.correction import Correction, corrected_target
 from stages.linalg.refit import exact_refit, guarded_refit
 from stages.linalg.unit import unit_diagonal
 from stages.models.compute import synchronize
@@ -107,14 +107,15 @@ class BlockSolver:
         dense = self._dense(linears, statistics.gram.dtype)
         rows = tuple(linear.shape[0] for linear in linears)
         problem = LinearProblem(dense, statistics.gram, statistics.mean, statistics.tokens, rows)
+        corrections = (Correction(),) * len(linears)
         if chosen[0].leaves_dense:
             solution = LinearSolution(dense, torch.ones_like(dense, dtype=torch.bool))
         elif chosen[0].removes_all:
             solution = LinearSolution(torch.zeros_like(dense), torch.zeros_like(dense, dtype=torch.bool))
         else:
             with self.clock.timing("solver", self.model.device):
-                solution = self._solved(problem, chosen, linears, statistics)
-        yield from self._split(linears, chosen, problem, solution)
+                solution, corrections = self._solved(problem, chosen, linears, statistics)
+        yield from self._split(linears, chosen, problem, solution, corrections)
 
     def _dense(self, linears: list[Linear], dtype: torch.dtype) -> Tensor:
         weights = []
@@ -127,16 +128,26 @@ class BlockSolver:
             weights.append(weight)
         return torch.cat(weights)
 
+    def _target(
+        self, problem: LinearProblem, chosen: Assignment, statistics: InputStatistics
+    ) -> tuple[Tensor, tuple[Correction, ...]]:
+        """What the linears are to stand in for, and how it differs from the dense weights."""
+        if not chosen.corrected or statistics.shortfalls is None:
+            return problem.target, (Correction(),) * len(problem.rows)
+        share, ridges = self.settings.correction, self.settings.correction_ridges
+        return corrected_target(problem.target, *statistics.shortfalls, problem.rows, share, ridges)
+
     def _solved(
         self, problem: LinearProblem, chosen: list[Assignment], linears: list[Linear], statistics: InputStatistics
-    ) -> LinearSolution:
+    ) -> tuple[LinearSolution, tuple[Correction, ...]]:
+        """Correct the target, solve, refit. Raises NotPositiveDefiniteError that names the linears."""
         try:
-            if chosen[0].corrected and statistics.shortfalls is not None:
-                share, ridges = self.settings.correction, self.settings.correction_ridges
-                target, _ = corrected_target(problem.target, *statistics.shortfalls, problem.rows, share, ridges)
-                problem = dataclasses.replace(problem, target=target)
+            target, corrections = self._target(problem, chosen[0], statistics)
+            problem = dataclasses.replace(problem, target=target)
             solution = chosen[0].solver(problem, budget_of(chosen))
-            return solution if chosen[0].refit == "none" else self._refitted(problem, solution, chosen[0].refit)
+            if chosen[0].refit != "none":
+                solution = self._refitted(problem, solution, chosen[0].refit)
+            return solution, corrections
         except NotPositiveDefiniteError as error:
             names = ", ".join(linear.name for linear in linears)
             raise NotPositiveDefiniteError(f"block {linears[0].block}, {names}: {error}") from None
@@ -153,7 +164,12 @@ class BlockSolver:
         return dataclasses.replace(solution, weight=torch.where(solution.keep, weight / unit.scale, 0.0))
 
     def _split(
-        self, linears: list[Linear], chosen: list[Assignment], problem: LinearProblem, solution: LinearSolution
+        self,
+        linears: list[Linear],
+        chosen: list[Assignment],
+        problem: LinearProblem,
+        solution: LinearSolution,
+        corrections: Sequence[Correction],
     ) -> Iterator[Solved]:
         """One entry a linear; the error is that of the weights as they will be stored, against the dense ones."""
         first = chosen[0]
@@ -167,7 +183,8 @@ class BlockSolver:
                 "linear": linear.name, "block": linear.block, "role": linear.role, "method": one.method,
                 "pattern": one.pattern, "scope": one.scope, "weights": keeps[i].numel(), "kept": kept,
                 "sparsity": 1 - kept / keeps[i].numel(), "relative_error": errors[i],
-                "damping": solution.damping, "attempts": solution.attempts, "refits": refits,
+                "damping": solution.damping, "attempts": solution.attempts, "refits": refits, "refit": one.refit,
+                "correction": corrections[i].strength or None, "correction_ridge": corrections[i].ridge or None,
             }  # fmt: skip
             yield Solved(linear, row, keeps[i], weights[i])
 

@@ -1,0 +1,149 @@
+"""What IHT and mAIHT have reached after every iteration, on real linears (Wen et al., Figure 1).
+
+Reads ../../data/statistics (the dense model's Gram matrices) and ../../data/model; writes results/figure.csv,
+results/figure.md and results/figure.png; run in this folder after `dvc repro` in the project's.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from stages.linalg.error import relative_error, row_energies
+from stages.linalg.masks import removed_count
+from stages.linalg.schedule import Pattern
+from stages.linalg.sparse_fit import Recipe, sparse_fit
+from stages.linalg.unit import unit_diagonal
+from stages.models.streamed import StreamedModel
+from stages.models.structure import Linear
+from stages.workspace import read_statistics
+
+RESULTS, DATA = Path("results"), Path("../../data")
+VARIANTS = {
+    "IHT": ("paper", False),
+    "mAIHT": ("paper", True),
+    "IHT, projected": ("projected", False),
+    "mAIHT, projected": ("projected", True),
+}
+"""The schedule, and whether there is momentum."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One variant on one linear.
+
+    error, kept: after every iteration, relative error f(W)/f(0) and the share of weights kept;
+    refined: the relative error at the exact count, after the paper's 30 gradient steps.
+    """
+
+    linear: Linear
+    variant: str
+    error: list[float]
+    kept: list[float]
+    momentum: float
+    refined: float
+
+
+def main() -> None:
+    """Follow every variant on every linear, write the table and the figure."""
+    settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["figure"]
+    RESULTS.mkdir(exist_ok=True)
+    model = StreamedModel(DATA / "model", torch.device("cpu"))
+    curves = [
+        curve
+        for block in settings["blocks"]
+        for linear in model.linears(block)
+        if linear.role in settings["roles"]
+        for curve in followed(model, linear, settings)
+    ]
+    write(curves)
+    draw(curves, settings)
+    text = summary(curves)
+    (RESULTS / "figure.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def followed(model: StreamedModel, linear: Linear, settings: dict[str, Any]) -> list[Curve]:
+    """All variants on one linear."""
+    files = read_statistics(DATA / f"statistics/block_{linear.block:03d}.safetensors", torch.device("cpu"))
+    gram = next(one.gram for one in files if linear.name in one.linears)
+    weight = model.stored_weight(linear).to(gram)
+    count = weight.numel() - removed_count(weight.numel(), settings["sparsity"])
+    unit = unit_diagonal(gram)
+    found = []
+    for name, (schedule, momentum) in VARIANTS.items():
+        recipe = Recipe(schedule, settings["iterations"], 0.1, "gradient", 30)
+        fit = sparse_fit(weight, gram, (Pattern(len(weight), count),), recipe, momentum)
+        ridged = unit.gram + 0.1 * torch.eye(len(gram))
+        nothing = 0.5 * float(row_energies(weight * unit.scale, ridged).double().sum())
+        steps = fit.traces[0]
+        losses = [(step.objective - (step.penalty or 0.0) * step.kept) / nothing for step in steps]
+        kept = [step.kept / weight.numel() for step in steps]
+        accepted = sum(step.branch == "momentum" for step in steps) / len(steps)
+        (refined,) = relative_error(fit.weight, weight, gram, (len(weight),))
+        found.append(Curve(linear, name, losses, kept, accepted, refined))
+    return found
+
+
+def write(curves: list[Curve]) -> None:
+    """A row for each iteration of each curve."""
+    with (RESULTS / "figure.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("linear", "variant", "iteration", "relative_error", "kept"))
+        for curve in curves:
+            for step, values in enumerate(zip(curve.error, curve.kept, strict=True), 1):
+                writer.writerow((curve.linear.name, curve.variant, step, *values))
+
+
+def draw(curves: list[Curve], settings: dict[str, Any]) -> None:
+    """For each role, the error above and what is kept below; a shade for each block."""
+    roles = settings["roles"]
+    figure = Figure(figsize=(3.4 * len(roles), 5.6), layout="constrained")
+    axes = figure.subplots(2, len(roles), sharex=True, sharey="row", squeeze=False)
+    colours = dict(zip(VARIANTS, ("tab:blue", "tab:orange", "tab:cyan", "tab:red"), strict=True))
+    for column, role in enumerate(roles):
+        for curve in (curve for curve in curves if curve.linear.role == role):
+            shade = 1 - 0.6 * settings["blocks"].index(curve.linear.block) / max(1, len(settings["blocks"]) - 1)
+            label = curve.variant if curve.linear.block == settings["blocks"][0] and column == 0 else None
+            _line(axes[0, column], curve.error, colours[curve.variant], shade, label)
+            _line(axes[1, column], curve.kept, colours[curve.variant], shade, None)
+        axes[0, column].set_title(role)
+        axes[0, column].set_yscale("log")
+        axes[1, column].axhline(1 - settings["sparsity"], color="grey", linewidth=0.8, linestyle=":")
+        axes[1, column].set_xlabel("iteration")
+    axes[0, 0].set_ylabel("relative error before refinement")
+    axes[1, 0].set_ylabel("share of weights kept")
+    axes[0, 0].legend(fontsize="small")
+    blocks = ", ".join(map(str, settings["blocks"]))
+    figure.suptitle(f"blocks {blocks} (dark to light), {settings['sparsity']:.0%} asked for")
+    figure.savefig(RESULTS / "figure.png", dpi=150)
+
+
+def _line(axes: Axes, values: list[float], colour: str, shade: float, label: str | None) -> None:
+    axes.plot(range(1, len(values) + 1), values, color=colour, alpha=shade, linewidth=1.2, label=label)
+
+
+def summary(curves: list[Curve]) -> str:
+    """For each variant, means over the linears."""
+    lines = [
+        "| | kept before the projection | steps from the momentum point | relative error at the exact count |",
+        "|---|---|---|---|",
+    ]
+    for variant in VARIANTS:
+        ours = [curve for curve in curves if curve.variant == variant]
+        kept = [curve.kept[-1] for curve in ours]
+        momentum = sum(curve.momentum for curve in ours) / len(ours)
+        error = sum(curve.refined for curve in ours) / len(ours)
+        lines.append(f"| {variant} | {min(kept):.3f} to {max(kept):.3f} | {momentum:.0%} | {error:.5f} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The largest eigenvalue of a Gram matrix, without the others."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LANCZOS_STEPS = 64
+"""Products with the matrix at most. After 64 from a random start the result is low by more than 5 % with
+probability below 10⁻⁹ (Kuczyński, Woźniakowski 1992, theorem 4.1), mostly it is exact."""
+
+
+def largest_eigenvalue(gram: Tensor) -> float:
+    """‖G‖₂ of a symmetric positive semi-definite matrix (d, d), not above it but for rounding.
+
+    Lanczos from a fixed random start, every vector made orthogonal to all before it, twice.
+    """
+    width = gram.shape[0]
+    generator = torch.Generator().manual_seed(0)
+    vector = torch.randn(width, generator=generator, dtype=torch.float64).to(gram)
+    basis = gram.new_zeros(min(LANCZOS_STEPS, width), width)
+    diagonal, beside = [], []
+    for step in range(len(basis)):
+        basis[step] = vector / vector.norm()
+        image = gram @ basis[step]
+        diagonal.append(float(image @ basis[step]))
+        seen = basis[: step + 1]
+        for _ in range(2):
+            image = image - seen.T @ (seen @ image)
+        vector = image
+        beside.append(float(vector.norm()))
+        if beside[-1] <= 10 * torch.finfo(gram.dtype).eps * max(map(abs, diagonal)):
+            break
+    small = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+    if len(diagonal) > 1:
+        small += torch.diag(torch.tensor(beside[: len(diagonal) - 1], dtype=torch.float64), 1)
+    return float(torch.linalg.eigvalsh(small, UPLO="U")[-1])
