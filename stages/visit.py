@@ -73,7 +73,11 @@ class BlockVisit:
     def statistics(self) -> Iterator[InputStatistics]:
         """Statistics of each group, in the order they are called, with all weights put so far."""
         for group, linears in enumerate(self._groups):
-            yield self._alone(group, linears) if self._dense is None else self._compared(group, linears, self._dense)
+            found = self._alone(group, linears) if self._dense is None else self._compared(group, linears, self._dense)
+            if self._dense is not None and group + 1 == len(self._groups):
+                self._dense_steps.release()
+            return_freed_memory()
+            yield found
             return_freed_memory()
 
     def write(self, target: Path, file_format: str, dtype: torch.dtype) -> None:
@@ -96,7 +100,6 @@ class BlockVisit:
         total = self._no_gram(linears)
         for stop in self._steps.stops(group):
             total.add(stop.inputs)
-        return_freed_memory()
         return InputStatistics.of(linears, total)
 
     def _compared(self, group: int, linears: tuple[Linear, ...], dense: Stream) -> InputStatistics:
@@ -114,7 +117,6 @@ class BlockVisit:
                 gram.add(part)
                 cross.add(part, paired)
             start = stop
-        return_freed_memory()
         fit, held = (lacks.shortfall(gram, cross) for gram, cross in zip(grams, crosses, strict=True))
         return InputStatistics.of(linears, grams[0].plus(grams[1]), (fit, held))
 

@@ -103,31 +103,30 @@ def write(curves: list[Curve]) -> None:
 
 
 def draw(curves: list[Curve], settings: dict[str, Any]) -> None:
-    """For each role, the error above and what is kept below; a shade for each block."""
-    roles = settings["roles"]
-    figure = Figure(figsize=(3.4 * len(roles), 5.6), layout="constrained")
-    axes = figure.subplots(2, len(roles), sharex=True, sharey="row", squeeze=False)
-    colours = dict(zip(VARIANTS, ("tab:blue", "tab:orange", "tab:cyan", "tab:red"), strict=True))
+    """A column for each role: the errors, a row for each block, and what is kept of the last block's linears."""
+    roles, blocks = settings["roles"], settings["blocks"]
+    figure = Figure(figsize=(3.4 * len(roles), 2.2 * (len(blocks) + 1)), layout="constrained")
+    axes = figure.subplots(len(blocks) + 1, len(roles), sharex=True, squeeze=False)
     for column, role in enumerate(roles):
-        for curve in (curve for curve in curves if curve.linear.role == role):
-            shade = 1 - 0.6 * settings["blocks"].index(curve.linear.block) / max(1, len(settings["blocks"]) - 1)
-            label = curve.variant if curve.linear.block == settings["blocks"][0] and column == 0 else None
-            _line(axes[0, column], curve.error, colours[curve.variant], shade, label)
-            _line(axes[1, column], curve.kept, colours[curve.variant], shade, None)
         axes[0, column].set_title(role)
-        axes[0, column].set_yscale("log")
-        axes[1, column].axhline(1 - settings["sparsity"], color="grey", linewidth=0.8, linestyle=":")
-        axes[1, column].set_xlabel("iteration")
-    axes[0, 0].set_ylabel("relative error before refinement")
-    axes[1, 0].set_ylabel("share of weights kept")
-    axes[0, 0].legend(fontsize="small")
-    blocks = ", ".join(map(str, settings["blocks"]))
-    figure.suptitle(f"blocks {blocks} (dark to light), {settings['sparsity']:.0%} asked for")
+        axes[-1, column].set_xlabel("iteration")
+        axes[-1, column].axhline(1 - settings["sparsity"], color="grey", linewidth=0.8, linestyle=":")
+        for curve in (curve for curve in curves if curve.linear.role == role):
+            _line(axes[blocks.index(curve.linear.block), column], curve, curve.error)
+            if curve.linear.block == blocks[-1]:
+                _line(axes[-1, column], curve, curve.kept)
+    for row, block in enumerate(blocks):
+        axes[row, 0].set_ylabel(f"relative error\nblock {block}")
+    axes[-1, 0].set_ylabel(f"share kept\nblock {blocks[-1]}")
+    axes[-1, -1].legend(fontsize="small")
+    figure.suptitle(f"{settings['sparsity']:.0%} asked for; errors before the last projection and the refinement")
     figure.savefig(RESULTS / "figure.png", dpi=150)
 
 
-def _line(axes: Axes, values: list[float], colour: str, shade: float, label: str | None) -> None:
-    axes.plot(range(1, len(values) + 1), values, color=colour, alpha=shade, linewidth=1.2, label=label)
+def _line(axes: Axes, curve: Curve, values: list[float]) -> None:
+    colour = "tab:orange" if "projected" in curve.variant else "tab:blue"
+    style = "-" if "mAIHT" in curve.variant else "--"
+    axes.plot(range(1, len(values) + 1), values, color=colour, linestyle=style, linewidth=1.3, label=curve.variant)
 
 
 def summary(curves: list[Curve]) -> str:

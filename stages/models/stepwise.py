@@ -70,12 +70,16 @@ class Stepwise:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.release()
+        self._stack.close()
+
+    def release(self) -> None:
+        """End all forwards that are stopped, and with them what they hold."""
         with torch.no_grad():
             for forward in self._stopped.values():
                 forward.throw(Finished)
         self._streams.clear()
         self._stopped.clear()
-        self._stack.close()
 
     def stops(self, group: int) -> Iterator[Stop]:
         """What enters the linears of `group`, chunk after chunk."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stages.linalg.error import relative_error
 from stages.linalg.masks import keep_groups, keep_largest, removed_before, removed_count
+from stages.linalg.schedule import Pattern
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,14 @@ class Budget:
         if self.kept is not None:
             return self.kept
         return tuple(count * width - removed_count(count * width, self.sparsity) for count in rows)
+
+    def patterns(self, rows: tuple[int, ...], width: int) -> tuple[Pattern, ...]:
+        """What stays of each linear, for methods that cut one linear after another."""
+        by_row = self.scope == "row"
+        return tuple(
+            Pattern(count, kept // count if by_row else kept, by_row, self.groups)
+            for count, kept in zip(rows, self.kept_counts(rows, width), strict=True)
+        )
 
 
 def _between(removed: int, start: int, stop: int, width: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from stages.linalg.schedule import Pattern
 from stages.linalg.sparse_fit import Recipe, sparse_fit
 from stages.solvers.contract import Budget, LinearProblem, LinearSolution, solution_of
 
@@ -46,12 +45,7 @@ class MonotoneAcceleratedIht:
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
         """Dead inputs and singular Gram matrices are no trouble: nothing is inverted."""
-        counts = budget.kept_counts(problem.rows, problem.target.shape[1])
-        by_row = budget.scope == "row"
-        patterns = tuple(
-            Pattern(rows, count // rows if by_row else count, by_row, budget.groups)
-            for rows, count in zip(problem.rows, counts, strict=True)
-        )
+        patterns = budget.patterns(problem.rows, problem.target.shape[1])
         found = sparse_fit(problem.target, problem.gram, patterns, self._recipe(), momentum=True)
         return solution_of(found.weight, found.keep)
 
