@@ -21,6 +21,14 @@ BEFORE = ("extract", "statistics")
     [
         ({"solve": {"method": "wandda"}}, "unknown method 'wandda': expected one of admm, alps, "),
         ({"methods": {"obs": {}}}, "unknown method 'obs'"),
+        (
+            {"solve": {"inputs": "dense", "walk": "ordered"}},
+            "solve: walk: ordered needs the pruned model's inputs: set inputs to pruned, or walk to block",
+        ),
+        ({"solve": {"inputs": "dense", "target": "corrected"}}, "or target to dense"),
+        ({"solve": {"correction_ridges": []}}, "solve.correction_ridges"),
+        ({"solve": {"correction_ridges": [0.1, 0]}}, "solve.correction_ridges.1"),
+        ({"solve": {"refit": "admm"}}, "solve.refit"),
         ({"solve": {"sparsity": 1.5}}, r"solve\.sparsity: input should be less than or equal to 1, got 1\.5"),
         ({"solve": {"sparsity": -0.1}}, r"solve\.sparsity: input should be greater than or equal to 0"),
         ({"solve": {"sparsty": 0.5}}, r"solve\.sparsty: unknown setting"),

@@ -67,7 +67,9 @@ def test_the_stage_gives_what_the_method_gives_block_by_block(method, inputs, wo
             total = GramSum.zeros(linear.shape[1], torch.float64, torch.device("cpu"))
             total.add(seen[linear.name])
             weight = walked.get_parameter(linear.tensor)
-            problem = LinearProblem(weight.data.double(), total.mean_gram(), total.mean(), total.tokens, (linear.shape[0],))
+            problem = LinearProblem(
+                weight.data.double(), total.mean_gram(), total.mean(), total.tokens, (linear.shape[0],)
+            )
             solver = registry.load(method)
             weight.data = solver(problem, Budget(0.5, solver.scopes[0])).weight.float()
         for linear in linears_of(block, prefix, index):
@@ -189,3 +191,30 @@ def test_bfloat16_checkpoints_stay_bfloat16(tmp_path, workspace):
     assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
     for name, row in table(w).items():
         assert int((state[f"{name}.weight"] == 0).sum()) >= row["weights"] - row["kept"]
+
+
+@pytest.mark.parametrize("method", ["magnitude", "wanda"])
+def test_refits_lower_the_error_of_every_mask_and_leave_the_mask(method, workspace):
+    errors, masks = {}, {}
+    w = workspace(solve={"method": method, "inputs": "dense"})
+    w.run(*BEFORE)
+    for refit in ("none", "cg", "exact"):
+        w.change(solve={"method": method, "inputs": "dense", "refit": refit, "refit_steps": 60})
+        w.run("solve", "assemble")
+        rows = table(w)
+        errors[refit] = [row["relative_error"] for row in rows.values()]
+        masks[refit] = w.bytes_of("pruned")["masks.safetensors"]
+        assert {row["refit"] for row in rows.values()} == {refit}
+    assert masks["none"] == masks["cg"] == masks["exact"]
+    assert all(cg < plain for cg, plain in zip(errors["cg"], errors["none"], strict=True))
+    assert errors["cg"] == pytest.approx(errors["exact"], rel=1e-3)
+
+
+def test_a_rule_may_refit_by_itself(workspace):
+    rules = [{"roles": ["mlp"], "refit": "cg"}]
+    w = workspace(solve={"method": "wanda", "rules": rules})
+    w.run(*BEFORE, "solve", "assemble")
+    for row in table(w).values():
+        in_mlp = row["role"].startswith("mlp")
+        assert (row["refit"], row["refits"]) == (("cg", True) if in_mlp else ("none", False))
+        assert row["correction"] is None or in_mlp

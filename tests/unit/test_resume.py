@@ -30,8 +30,14 @@ def kill_in(monkeypatch, module, name, after):
 
 @pytest.mark.parametrize(
     "walk",
-    [{"inputs": "dense"}, {"walk": "block", "target": "dense"}, {"walk": "ordered", "target": "dense"}, {}],
-    ids=["dense", "block", "ordered", "corrected"],
+    [
+        {"inputs": "dense"},
+        {"walk": "block", "target": "dense"},
+        {"walk": "block", "target": "corrected"},
+        {"walk": "ordered", "target": "dense"},
+        {},
+    ],
+    ids=["dense", "block", "block-corrected", "ordered", "ordered-corrected"],
 )
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_solve_goes_on_from_the_blocks_that_are_finished(walk, after, workspace, monkeypatch, tmp_path):
