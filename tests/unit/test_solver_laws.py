@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from stages import solvers
 from stages.linalg.masks import satisfies_groups
@@ -21,6 +23,12 @@ EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
 def scopes_of(name):
     return [scope for scope in registry.class_of(name).scopes if scope != "model"]
+
+
+@EVERY_SOLVER
+def test_params_yaml_shows_every_setting_with_its_default(name):
+    shown = yaml.safe_load((Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8"))["methods"][name]
+    assert shown == registry.settings_of(name)
 
 
 @EVERY_SOLVER
