@@ -82,6 +82,16 @@ class StreamedModel:
             stack.callback(block.register_forward_hook(_answer).remove)
             yield
 
+    @contextmanager
+    def attending_with(self, name: str) -> Iterator[None]:
+        """The model with another of transformers' attention functions."""
+        before = self._model.config._attn_implementation
+        self._model.set_attn_implementation(name)
+        try:
+            yield
+        finally:
+            self._model.set_attn_implementation(before)
+
     def weight(self, linear: Linear) -> Tensor:
         """Weight (d_out, d_in) that a linear of the loaded block has now."""
         return linear.weight(self._model.get_parameter(linear.tensor))
