@@ -20,7 +20,7 @@ class FusedProblem:
 
     weight: (d, d) W = W_Q W_Kᵀ, where queries are X W_Q and keys X W_K.
     inputs: (k, n, d) X of every calibration input, in the dtype and on the device of `weight`.
-    mask:   added to the logits, (k or 1, 1, n, n), 0 or very negative (`matrix.causal_mask`); None: all see all.
+    mask:   added to the logits, (1, k or 1, n, n), 0 or very negative (`matrix.causal_mask`); None: all see all.
     scaling: s; the paper has 1, models 1/√d_head.
     """
 
@@ -37,12 +37,16 @@ class FusedProblem:
             )
 
     def heads(self, weight: Tensor) -> Heads:
-        """What the attention matrices are made of with this (d, d) weight: queries X W, keys X."""
-        return Heads((self.inputs @ weight)[:, None], self.inputs[:, None], self.mask, self.scaling)
+        """What the attention matrices are made of with this (d, d) weight: queries X W, keys X.
+
+        Inputs stand where heads do, so that few pieces serve all of them: at least a row of each is in memory.
+        """
+        return Heads((self.inputs @ weight)[None], self.inputs[None], self.mask, self.scaling)
 
     def relative_error(self, weight: Tensor) -> float:
         """‖f̃ - f‖²/‖f‖² over all inputs, with this weight in place of W (Liang et al., Figure 2)."""
-        return float(errors_between(self.heads(weight), self.heads(self.weight)).relative)
+        found = errors_between(self.heads(weight), self.heads(self.weight))
+        return float(found.error.sum() / found.energy.sum())
 
 
 @dataclass(frozen=True)

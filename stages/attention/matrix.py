@@ -32,7 +32,7 @@ class Heads(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """Sums over sequences and rows, for each head (heads,), in float64; see `relative`.
+    """Sums over sequences and rows, for each head (heads,), in float64.
 
     error: ‖f̃ - f‖²; energy: ‖f‖²; least: the smallest probability of f̃ that no mask excludes (the paper's δ).
     """
@@ -45,6 +45,11 @@ class Errors(NamedTuple):
     def relative(self) -> Tensor:
         """Relative error of each head (Liang et al., Figure 2)."""
         return self.error / self.energy
+
+    @property
+    def total(self) -> float:
+        """Relative error of all heads together."""
+        return float(self.error.sum() / self.energy.sum())
 
     def plus(self, other: Errors) -> Errors:
         """Those of both sets of sequences."""
