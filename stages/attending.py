@@ -1,18 +1,24 @@
-"""What enters the attention of one block, read from the files of hidden states a batch at a time."""
+"""The attention of one block as a problem: what enters it is read from files of hidden states, batch by batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from stages.artifacts.activations import read_sequences
+from stages.artifacts.activations import read_sequences, states_shape
+from stages.attention.contract import AttentionProblem
 from stages.attention.matrix import Heads
+from stages.errors import ParameterError
 from stages.models.attention import AttentionProbe
+from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
+from stages.solvers.contract import LinearProblem
+from stages.walk import HELD_OUT
 
 
 @dataclass(frozen=True)
@@ -52,3 +58,42 @@ class StoredInputs:
         start = self.first + batch * self.together
         call = self.probe.call(read_sequences(states, start, min(start + self.together, self.last)))
         return Heads(*self.probe.asked(call, weights))
+
+
+@dataclass(frozen=True)
+class Attending:
+    """Where the attention of block `index` is calibrated.
+
+    model: one that is in no other context while a problem is open; it then has the dense block in memory.
+    states, dense_states: see StoredInputs.
+    """
+
+    model: StreamedModel
+    index: int
+    states: Path
+    dense_states: Path
+
+    @contextmanager
+    def problem(
+        self, linear: LinearProblem, dense: Tensor, together: int, corrected: bool
+    ) -> Iterator[AttentionProblem]:
+        """The q and k of the block, `linear` and `dense` their rows stacked, with `together` sequences in a batch.
+
+        corrected: whether the dense model's matrices are to survive, not those of the dense weights on these states.
+        One sequence in eight is held out. Raises ParameterError where there is only one.
+        """
+        sequences = states_shape(self.states)[0]
+        if sequences < 2:
+            raise ParameterError(
+                "calibration.sequences: methods of the attention matrix hold some out: expected at least 2, "
+                f"got {sequences}"
+            )
+        split = sequences - max(sequences // HELD_OUT, 1)
+        dense_states = self.dense_states if corrected else self.states
+        with AttentionProbe(self.model, self.index) as probe:
+            weights = dict(zip(probe.linears, dense.split(linear.rows), strict=True))
+
+            def inputs(first: int, last: int) -> StoredInputs:
+                return StoredInputs(probe, weights, self.states, dense_states, first, last, together)
+
+            yield AttentionProblem(linear, dense, inputs(0, split), inputs(split, sequences))

@@ -1,1 +1,1 @@
-"""Methods for a whole attention, q and k jointly, one file each: AttentionProblem and Budget -> LinearSolution."""
+"""Methods of the attention matrix, q and k jointly, one file each: AttentionProblem, Budget -> LinearSolution."""

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from stages import methods
 from stages.attention.contract import AttentionProblem, attention_error, batch_order
 from stages.attention.matrix import errors_between, squared_error
 from stages.errors import ParameterError
 from stages.linalg.unit import UnitGram, unit_diagonal
-from stages.solvers import registry
 from stages.solvers.contract import Budget, LinearSolution, solution_of
 
 SLOW, FAST = 0.9, 0.95
@@ -65,7 +65,8 @@ class AttentionIht:
     scopes: ClassVar[tuple[Literal["linear", "row"], ...]] = ("linear", "row")
 
     def __post_init__(self) -> None:
-        registry.class_of(self.start)
+        if methods.room_of(self.start) != "solvers":
+            raise ParameterError(f"start: expected a layer-wise method, got {self.start}")
         for name in ("steps", "batch"):
             if getattr(self, name) < 1:
                 raise ParameterError(f"{name}: expected at least 1, got {getattr(self, name)}")
@@ -77,7 +78,7 @@ class AttentionIht:
 
     def __call__(self, problem: AttentionProblem, budget: Budget) -> LinearSolution:
         """Raises what the method that it starts from raises."""
-        begin = registry.load(self.start)(problem.linear, budget)
+        begin = methods.load(self.start)(problem.linear, budget)
         descent = _Descent(problem, budget, begin, unit_diagonal(problem.linear.gram))
         best, least = begin, attention_error(problem.held, begin.weight).total
         for step, batch in enumerate(batch_order(problem.fit.batches, self.steps, self.seed)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,7 +16,10 @@ from stages.solvers.contract import Budget, LinearProblem, LinearSolution
 class AttentionInputs(Protocol):
     """Sequences that a block's attention is calibrated on, a batch at a time; nothing of them is kept in memory."""
 
-    batches: int
+    @property
+    def batches(self) -> int:
+        """How many batches there are."""
+        ...
 
     def dense(self, batch: int) -> Heads:
         """Queries and keys of the dense model, whose attention matrices are to survive."""
@@ -42,6 +45,7 @@ class AttentionProblem:
     held: AttentionInputs
 
 
+@runtime_checkable
 class AttentionSolver(Protocol):
     """A method: a frozen dataclass of its settings; paper, refits, scopes as of a LinearSolver.
 

@@ -57,12 +57,14 @@ class FusedSolution:
     scores: (d, d) M as learned, of either sign.
     losses: L(M) before every step and after the last, `steps` + 1 of them.
     step:   η as used.
+    tied:   weights removed although their score equals the lowest kept one: where not 0, their order decided.
     """
 
     keep: Tensor
     scores: Tensor
     losses: tuple[float, ...]
     step: float
+    tied: int
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class MaskDescent:
     penalty:  λ, more than 0: without it nothing leaves M = 1.
     step:     ηλ, the paper's 0.1, less than 2(1 + β), from where the penalty alone makes M grow without end.
               `auto`: η = 1/`curvature`, with which and momentum 0 the loss never rises. It is some thousand times
-              smaller, so that M has hardly left 1 after a hundred steps: docs/experiments/attention.md.
+              smaller, so that all of M is the same after a hundred steps in float32: docs/experiments/attention.md.
     steps:    T, at least 1.
     momentum: β, at least 0, less than 1.
     """
@@ -125,7 +127,8 @@ class MaskDescent:
             scores.sub_(velocity, alpha=step)
         losses.append(loss_of(problem, dense, scores, self.penalty))
         _check_finite(scores)
-        return FusedSolution(keep_share(scores, sparsity), scores, tuple(losses), step)
+        keep = keep_share(scores, sparsity)
+        return FusedSolution(keep, scores, tuple(losses), step, _tied(scores, keep))
 
 
 def keep_share(scores: Tensor, sparsity: float) -> Tensor:
@@ -177,6 +180,10 @@ def curvature(problem: FusedProblem, penalty: float) -> float:
 def _check_finite(*tensors: Tensor) -> None:
     if not all(bool(tensor.isfinite().all()) for tensor in tensors):
         raise NotFiniteError("fused attention: expected finite weights, inputs and logits, look for NaN or infinity")
+
+
+def _tied(scores: Tensor, keep: Tensor) -> int:
+    return int((scores[~keep] == scores[keep].min()).sum()) if bool(keep.any()) else 0
 
 
 def _tokens(problem: FusedProblem) -> int:

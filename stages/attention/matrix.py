@@ -96,7 +96,7 @@ def squared_error(pruned: Heads, dense: Heads) -> Tensor:
 class _SquaredError(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, pruned: Heads, dense: Heads) -> Tensor:
-        pruned, group = pruned._replace(query=query, key=key), query.shape[1] // key.shape[1]
+        pruned = pruned._replace(query=query, key=key)
         wanted = any(ctx.needs_input_grad[:2])
         d_query, d_key = torch.zeros_like(query), torch.zeros_like(key)
         total = torch.zeros((), dtype=torch.float64, device=query.device)

@@ -11,18 +11,17 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from stages.errors import ArchitectureError
+from stages.models.roles import KEY, QUERY
 from stages.models.streamed import Finished, StreamedModel
 from stages.models.structure import Linear
 
 NAME = "secateur_asked"
-QUERY, KEY = "attention.q", "attention.k"
 
 
 class Asked(NamedTuple):

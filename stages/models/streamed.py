@@ -20,6 +20,7 @@ from stages.errors import ArchitectureError
 from stages.memory import return_freed_memory
 from stages.models.checkpoint import Checkpoint
 from stages.models.compute import dtype_of, settle_vector_math
+from stages.models.load import longest_input
 from stages.models.names import stored_names
 from stages.models.skeleton import build_skeleton, forward_as, lend, take_back
 from stages.models.structure import Linear, find_blocks, linears_of
@@ -181,6 +182,11 @@ class StreamedModel:
     def width(self) -> int:
         """Width of the hidden states."""
         return int(self._model.config.hidden_size)
+
+    @property
+    def positions(self) -> int | None:
+        """How many positions the model was made for, or None where its configuration does not say."""
+        return longest_input(self._model)
 
     @torch.no_grad()
     def _forward(self, **inputs: Tensor) -> Any:
