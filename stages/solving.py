@@ -86,8 +86,9 @@ class BlockSolver:
     def _solve(self, linears: Sequence[Linear], statistics: InputStatistics) -> Iterator[Solved]:
         """Solve those of `linears` that the statistics are of."""
         named = {linear.name: linear for linear in linears}
+        rows = {name: named[name].shape[0] for name in statistics.linears}
         for names in _alike(statistics.linears, self.assignments):
-            yield from self._together([named[name] for name in names], statistics)
+            yield from self._together([named[name] for name in names], statistics.only(names, rows))
 
     def solve_all(self, index: int, statistics: Iterable[InputStatistics], put: bool = False) -> list[Entry]:
         """Solve block `index`, input after input, and give its linears in order.

@@ -5,7 +5,8 @@ One place for both kinds of inputs: the dense model's, and those a partly pruned
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,16 @@ class InputStatistics:
                 "use compute.dtype float32 or bfloat16, or check the model"
             )
         return cls(tuple(linear.name for linear in linears), gram, total.mean(), total.tokens, shortfalls)
+
+    def only(self, names: Sequence[str], rows: Mapping[str, int]) -> InputStatistics:
+        """For some of the linears; `rows` (d_out) of each."""
+        if self.shortfalls is None or tuple(names) == self.linears:
+            return dataclasses.replace(self, linears=tuple(names))
+        fit, held = (
+            shortfall.only([name in names for name in self.linears], list(rows.values()))
+            for shortfall in self.shortfalls
+        )
+        return dataclasses.replace(self, linears=tuple(names), shortfalls=(fit, held))
 
 
 def collect(model: StreamedModel, index: int, states: Path, chunk: int, dtype: torch.dtype) -> list[InputStatistics]:

@@ -25,6 +25,11 @@ class Shortfall(NamedTuple):
     gram: Tensor
     lack: Tensor
 
+    def only(self, chosen: Sequence[bool], rows: Sequence[int]) -> Shortfall:
+        """Of the chosen ones of linears with so many rows."""
+        parts = self.lack.split(list(rows), dim=1)
+        return Shortfall(self.gram, torch.cat([part for part, wanted in zip(parts, chosen, strict=True) if wanted], 1))
+
 
 class Correction(NamedTuple):
     """What a linear's target was corrected by: α and the ridge, both chosen on held-out tokens; 0, 0 for nothing."""
