@@ -17,6 +17,7 @@ from typing import Any
 
 from stages import methods
 from stages.allocation import allocate
+from stages.artifacts.activations import states_shape
 from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
@@ -25,6 +26,7 @@ from stages.assignment import Assignment, assign
 from stages.attending import Attending
 from stages.blocks.contract import Block
 from stages.entering import Entering
+from stages.errors import ParameterError
 from stages.models.compute import DTYPES
 from stages.models.streamed import StreamedModel
 from stages.params import Params
@@ -70,6 +72,7 @@ class _Walk:
         found = assign(run.params, self.model)
         self.assignments = allocate(found, run.params.solve, self.model, self._stored)
         self.entering = Entering(self.model, run.params.compute.chunk)
+        self._check_held_out()
         self.keys, self.solutions = list[str](), list[Path]()
         self.changed: int | None = None
         self._dense_model: StreamedModel | None = None
@@ -101,6 +104,15 @@ class _Walk:
             rows = read_rows(path)
             error = sum(row["relative_error"] for row in rows) / len(rows)
             bar.set_postfix_str(f"relative error {error:.4f}", refresh=False)
+
+    def _check_held_out(self) -> None:
+        """Raise ParameterError where sequences are to be held out of a single one."""
+        sequences = states_shape(self.entering.dense(0))[0]
+        if sequences < 2 and any(one.corrected for one in self.assignments.values()):
+            raise ParameterError(
+                f"calibration.sequences: corrections hold some out: expected at least 2, got {sequences}: use more, "
+                "or set solve.target to dense"
+            )
 
     def facts(self) -> dict[str, Any]:
         """What the solution was made from and with, for its manifest."""

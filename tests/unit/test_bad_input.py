@@ -102,6 +102,16 @@ def test_more_windows_than_text_are_refused(workspace):
     assert "100 sequences of 16 tokens are more than the 600 tokens of the calibration text" in line
 
 
+def test_one_sequence_leaves_nothing_to_hold_out_of_a_correction(workspace):
+    w = workspace(calibration={"sequences": 1}, solve={"method": "admm"})
+    w.run(*BEFORE)
+    code, line = w.fail("solve")
+    assert code == 2
+    assert "calibration.sequences: corrections hold some out: expected at least 2, got 1" in line
+    w.change(calibration={"sequences": 1}, solve={"method": "admm", "target": "dense"})
+    w.run("solve")
+
+
 def spoil(folder, name, value):
     path = folder / "data/model/model.safetensors"
     state = load_file(path)
