@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from stages.artifacts.activations import read_sequences, states_shape
 from stages.attention.contract import AttentionProblem
 from stages.attention.matrix import Heads
-from stages.errors import ParameterError
-from stages.models.attention import AttentionProbe
+from stages.models.attention import AttentionProbe, Call
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.solvers.contract import LinearProblem
 from stages.walk import HELD_OUT
+
+KEPT = 1 << 28
+"""Bytes of what is made of the sequences that are kept for the next time, however many there are."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class StoredInputs:
     first: int
     last: int
     together: int
+    kept: _Kept = field(default_factory=lambda: _Kept())
 
     @property
     def batches(self) -> int:
@@ -47,7 +53,7 @@ class StoredInputs:
     @torch.no_grad()
     def dense(self, batch: int) -> Heads:
         """See AttentionInputs."""
-        return self._heads(self.dense_states, batch, self.weights)
+        return self.kept.of(("dense", batch), lambda: self._heads(self.dense_states, batch, self.weights))
 
     def pruned(self, batch: int, weight: Tensor) -> Heads:
         """See AttentionInputs."""
@@ -56,8 +62,29 @@ class StoredInputs:
 
     def _heads(self, states: Path, batch: int, weights: Mapping[Linear, Tensor]) -> Heads:
         start = self.first + batch * self.together
-        call = self.probe.call(read_sequences(states, start, min(start + self.together, self.last)))
-        return Heads(*self.probe.asked(call, weights))
+
+        def read() -> Call:
+            return self.probe.call(read_sequences(states, start, min(start + self.together, self.last)))
+
+        return Heads(*self.probe.asked(self.kept.of((str(states), batch), read), weights))
+
+
+@dataclass
+class _Kept:
+    """What was made of the first batches, up to KEPT bytes; the rest is made again whenever it is asked for."""
+
+    found: dict[Any, Any] = field(default_factory=dict)
+    size: int = 0
+
+    def of(self, key: Any, make: Callable[[], T]) -> T:
+        """What `make` gives, made once if there is room."""
+        if key in self.found:
+            return cast("T", self.found[key])
+        made = make()
+        size = sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
+        if self.size + size <= KEPT:
+            self.found[key], self.size = made, self.size + size
+        return made
 
 
 @dataclass(frozen=True)
@@ -80,14 +107,9 @@ class Attending:
         """The q and k of the block, `linear` and `dense` their rows stacked, with `together` sequences in a batch.
 
         corrected: whether the dense model's matrices are to survive, not those of the dense weights on these states.
-        One sequence in eight is held out. Raises ParameterError where there is only one.
+        One sequence in eight is held out; there must be at least two.
         """
         sequences = states_shape(self.states)[0]
-        if sequences < 2:
-            raise ParameterError(
-                "calibration.sequences: methods of the attention matrix hold some out: expected at least 2, "
-                f"got {sequences}"
-            )
         split = sequences - max(sequences // HELD_OUT, 1)
         dense_states = self.dense_states if corrected else self.states
         with AttentionProbe(self.model, self.index) as probe:

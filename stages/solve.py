@@ -108,10 +108,10 @@ class _Walk:
     def _check_held_out(self) -> None:
         """Raise ParameterError where sequences are to be held out of a single one."""
         sequences = states_shape(self.entering.dense(0))[0]
-        if sequences < 2 and any(one.corrected for one in self.assignments.values()):
+        if sequences < 2 and any(one.corrected or one.joint for one in self.assignments.values()):
             raise ParameterError(
                 f"calibration.sequences: corrections hold some out: expected at least 2, got {sequences}: use more, "
-                "or set solve.target to dense"
+                "or set solve.target to dense and use no method of the attention matrix, which hold some out too"
             )
 
     def facts(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -17,7 +18,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from stages.errors import ArchitectureError
-from stages.models.roles import KEY, QUERY
+from stages.models.roles import KEY, QUERY, VALUE
+from stages.models.skeleton import forward_as
 from stages.models.streamed import Finished, StreamedModel
 from stages.models.structure import Linear
 
@@ -57,6 +59,9 @@ class AttentionProbe:
     def __enter__(self) -> Self:
         self._stack.enter_context(self._model.attending_with(NAME))
         self._stack.enter_context(self._model.loaded(self._index))
+        for linear in self._model.linears(self._index):
+            if linear.role == VALUE:
+                self._stack.enter_context(forward_as(self._model.module(linear.name), partial(_zeros, linear.shape[0])))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
@@ -92,6 +97,11 @@ class AttentionProbe:
             f"{type(self._attention).__name__} does not use transformers' attention functions: its attention "
             "matrix cannot be reached; use a layer-wise method for attention.q and attention.k"
         )
+
+
+def _zeros(width: int, inputs: Tensor) -> Tensor:
+    """Values that no one looks at, for nothing."""
+    return inputs.new_zeros(()).expand(*inputs.shape[:-1], width)
 
 
 def query_and_key(model: StreamedModel, index: int) -> tuple[Linear, Linear]:
