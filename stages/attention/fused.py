@@ -99,7 +99,7 @@ class MaskDescent:
     steps: int = 100
     momentum: float = 0.9
 
-    paper: ClassVar[str] = "Liang et al. 2025, Beyond Linear Approximations, Algorithm 1"
+    paper: ClassVar[str] = "Liang et al. 2025, arXiv:2410.11261"
 
     def __post_init__(self) -> None:
         if not 0 < self.penalty < math.inf:

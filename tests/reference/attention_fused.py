@@ -12,16 +12,16 @@ def attention(logits, visible):
 def prune_mask(inputs, weight, visible, sparsity, penalty, eta, steps, momentum=0.0, scaling=1.0):
     """Keep mask, M and the loss before every step and after the last.
 
-    inputs: k arrays (n, d); visible: (n, n), 1 where a query sees a key. Line 13 with c ∘ f̃, as in Definition D.1;
-    data averaged over inputs and tokens, the penalty over neither.
+    inputs: k arrays (n, d); visible: k arrays (n, n), 1 where a query sees a key. Line 13 with c ∘ f̃, as in
+    Definition D.1; data averaged over inputs and tokens, the penalty over neither.
     """
     k, (n, d) = len(inputs), inputs[0].shape
     m, v, losses = np.ones((d, d)), np.zeros((d, d)), []
-    f = [attention(scaling * x @ weight @ x.T, visible) for x in inputs]
+    f = [attention(scaling * x @ weight @ x.T, seen) for x, seen in zip(inputs, visible, strict=True)]
     for step in range(steps + 1):
         gradient, loss = np.zeros((d, d)), penalty / 2 * (m**2).sum()
-        for x, dense in zip(inputs, f, strict=True):
-            ours = attention(scaling * x @ (m * weight) @ x.T, visible)
+        for x, seen, dense in zip(inputs, visible, f, strict=True):
+            ours = attention(scaling * x @ (m * weight) @ x.T, seen)
             c = ours - dense
             p1 = c * ours
             p2 = np.diag(p1 @ np.ones(n)) @ ours

@@ -16,7 +16,7 @@ from tests.reference import attention_fused as reference
 from tests.reference.attention_matrix import plainly
 from tests.unit.largest import Largest
 
-KINDS = ("causal", "window", "none")
+KINDS = ("causal", "window", "of each input", "none")
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -28,6 +28,9 @@ def make_fused(kind="causal", seed=0, shape=(3, 10, 6), dtype=torch.float64, sca
     mask = None if kind == "none" else causal_mask(n, inputs)
     if kind == "window":
         mask = mask.masked_fill(torch.ones(n, n, dtype=torch.bool).tril(-4), torch.finfo(dtype).min)
+    if kind == "of each input":
+        hidden = torch.rand(1, k, n, n, generator=generator).tril(-1) > 0.5
+        mask = mask.masked_fill(hidden, torch.finfo(dtype).min).contiguous()
     return FusedProblem(weight, inputs, mask, scaling)
 
 
@@ -48,7 +51,7 @@ def rises(losses):
 
 
 @EVERY_KIND
-@pytest.mark.parametrize("held", [1, 35, 1 << 18])
+@pytest.mark.parametrize("held", [1, 70, 1 << 18])
 def test_loss_and_gradient_are_those_of_autograd(monkeypatch, kind, held):
     monkeypatch.setattr(matrix, "HELD", held)
     problem = make_fused(kind)
@@ -76,10 +79,11 @@ def test_at_ones_the_gradient_is_the_penalty_alone():
 def test_agrees_with_the_listing(kind, momentum, sparsity):
     problem = make_fused(kind)
     solution = MaskDescent(penalty=0.01, step=0.2, steps=40, momentum=momentum)(problem, sparsity)
-    shown = torch.ones(10, 10) if problem.mask is None else (problem.mask[0, 0] == 0).double()
+    shown = torch.zeros(1, 1, 10, 10) if problem.mask is None else problem.mask
+    shown = (shown[0] == 0).double().expand(3, 10, 10).numpy()
     inputs, weight = list(problem.inputs.numpy()), problem.weight.numpy()
     keep, scores, losses = reference.prune_mask(
-        inputs, weight, shown.numpy(), sparsity, 0.01, solution.step, 40, momentum, problem.scaling
+        inputs, weight, shown, sparsity, 0.01, solution.step, 40, momentum, problem.scaling
     )
     assert solution.step == pytest.approx(20)
     torch.testing.assert_close(solution.scores, torch.from_numpy(scores), rtol=1e-8, atol=1e-8)
@@ -98,7 +102,7 @@ def test_the_count_kept_is_exact(sparsity, steps):
     assert not len(kept) or not len(removed) or float(kept.min()) >= float(removed.max())
 
 
-@pytest.mark.parametrize("held", [1, 35, 77])
+@pytest.mark.parametrize("held", [1, 70, 200])
 def test_pieces_change_nothing_but_rounding(monkeypatch, held):
     problem, method = make_fused(), MaskDescent(penalty=0.01, steps=15)
     whole = method(problem, 0.5)
@@ -197,6 +201,13 @@ def test_no_matrix_of_all_inputs_and_tokens_is_made(monkeypatch):
     with Largest() as seen:
         MaskDescent(steps=2)(problem, 0.5)
     assert seen.entries <= max(problem.inputs.numel(), 1000) < 96 * 96
+
+
+def test_weights_that_only_their_order_decides_between_are_counted():
+    equal = MaskDescent(steps=1)(FusedProblem(torch.zeros(6, 6), make_fused(dtype=torch.float32).inputs), 0.25)
+    assert (equal.tied, int(equal.keep.sum())) == (9, 27)
+    assert MaskDescent(penalty=0.01)(make_fused(), 0.25).tied == 0
+    assert MaskDescent(steps=1)(make_fused(), 1).tied == 0
 
 
 def test_relative_error_is_that_of_whole_matrices():
