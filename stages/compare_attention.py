@@ -54,13 +54,17 @@ def main(run: StageRun) -> None:
 
 
 def figures(rows: list[Row]) -> dict[str, Any]:
-    """For each text and inputs the relative error of a block's heads together: mean, last and worst block."""
+    """For each text and inputs the relative error of a block's heads together, mean, last and worst block, and δ.
+
+    For each text the lowest and the highest β of a block.
+    """
     found = dict[str, Any]()
     for (text, inputs), by_block in curves(rows).items():
         part = [row for row in rows if (row["text"], row["inputs"]) == (text, inputs)]
         errors = list(by_block.values())
-        beta = min(row["smallest_eigenvalue"] for row in part)
-        found.setdefault(text, {"smallest_eigenvalue": beta})[inputs] = {
+        betas = [row["smallest_eigenvalue"] for row in part]
+        of_text = found.setdefault(text, {"smallest_eigenvalue": {"lowest": min(betas), "highest": max(betas)}})
+        of_text[inputs] = {
             "mean": sum(errors) / len(errors),
             "last": errors[-1],
             "worst": max(errors),

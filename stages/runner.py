@@ -74,7 +74,7 @@ class StageRun:
 
 
 def _section(values: params.Params, name: str) -> Any:
-    """A section, or a part of one by its dotted name; of `methods`, the settings of solve.method (rules carry theirs)."""
+    """A section, or a part by its dotted name; of `methods`, the settings of solve.method (rules carry their own)."""
     return values.methods.get(values.solve.method) if name == "methods" else attrgetter(name)(values)
 
 

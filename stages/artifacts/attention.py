@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def read_errors(path: Path) -> list[Row]:
     return rows
 
 
-def curves(rows: Iterable[Row]) -> dict[tuple[str, str], dict[int, float]]:
+def curves(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[int, float]]:
     """By text and inputs, the relative error of all heads of each block together."""
     sums: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
     for row in rows:
