@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from stages.artifacts.activations import read_sequences, states_shape
 from stages.attention.contract import AttentionProblem
 from stages.attention.matrix import Heads
-from stages.models.attention import AttentionProbe, Call
+from stages.models.attention import AttentionProbe
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.solvers.contract import LinearProblem
@@ -53,7 +53,7 @@ class StoredInputs:
     @torch.no_grad()
     def dense(self, batch: int) -> Heads:
         """See AttentionInputs."""
-        return self.kept.of(("dense", batch), lambda: self._heads(self.dense_states, batch, self.weights))
+        return self.kept.of(("dense", self._span(batch)), lambda: self._heads(self.dense_states, batch, self.weights))
 
     def pruned(self, batch: int, weight: Tensor) -> Heads:
         """See AttentionInputs."""
@@ -61,12 +61,13 @@ class StoredInputs:
         return self._heads(self.states, batch, dict(zip(self.probe.linears, parts, strict=True)))
 
     def _heads(self, states: Path, batch: int, weights: Mapping[Linear, Tensor]) -> Heads:
+        span = self._span(batch)
+        call = self.kept.of((str(states), span), lambda: self.probe.call(read_sequences(states, *span)))
+        return Heads(*self.probe.asked(call, weights))
+
+    def _span(self, batch: int) -> tuple[int, int]:
         start = self.first + batch * self.together
-
-        def read() -> Call:
-            return self.probe.call(read_sequences(states, start, min(start + self.together, self.last)))
-
-        return Heads(*self.probe.asked(self.kept.of((str(states), batch), read), weights))
+        return start, min(start + self.together, self.last)
 
 
 @dataclass
