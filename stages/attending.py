@@ -21,9 +21,27 @@ from stages.models.structure import Linear
 from stages.solvers.contract import LinearProblem
 from stages.walk import HELD_OUT
 
-KEPT = 1 << 28
+KEPT = 1 << 27
 """Bytes of what is made of the sequences that are kept for the next time, however many there are."""
 T = TypeVar("T")
+
+
+@dataclass
+class Kept:
+    """What was made of the first batches, up to KEPT bytes; the rest is made again whenever it is asked for."""
+
+    found: dict[Any, Any] = field(default_factory=dict)
+    size: int = 0
+
+    def of(self, key: Any, make: Callable[[], T]) -> T:
+        """What `make` gives, made once if there is room."""
+        if key in self.found:
+            return cast("T", self.found[key])
+        made = make()
+        size = sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
+        if self.size + size <= KEPT:
+            self.found[key], self.size = made, self.size + size
+        return made
 
 
 @dataclass(frozen=True)
@@ -33,7 +51,7 @@ class StoredInputs:
     probe:   of the block; weights: the dense ones of its q and k.
     states:  file of hidden states that enter the pruned block; dense_states: the dense model's for the same tokens,
              or the same file where the dense weights' matrices on the pruned inputs are to survive.
-    first, last: the sequences, last not included; together: in a batch.
+    first, last: the sequences, last not included; together: in a batch; kept: shared by all inputs of a problem.
     """
 
     probe: AttentionProbe
@@ -43,7 +61,7 @@ class StoredInputs:
     first: int
     last: int
     together: int
-    kept: _Kept = field(default_factory=lambda: _Kept())
+    kept: Kept
 
     @property
     def batches(self) -> int:
@@ -68,24 +86,6 @@ class StoredInputs:
     def _span(self, batch: int) -> tuple[int, int]:
         start = self.first + batch * self.together
         return start, min(start + self.together, self.last)
-
-
-@dataclass
-class _Kept:
-    """What was made of the first batches, up to KEPT bytes; the rest is made again whenever it is asked for."""
-
-    found: dict[Any, Any] = field(default_factory=dict)
-    size: int = 0
-
-    def of(self, key: Any, make: Callable[[], T]) -> T:
-        """What `make` gives, made once if there is room."""
-        if key in self.found:
-            return cast("T", self.found[key])
-        made = make()
-        size = sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
-        if self.size + size <= KEPT:
-            self.found[key], self.size = made, self.size + size
-        return made
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class Attending:
         split = sequences - max(sequences // HELD_OUT, 1)
         dense_states = self.dense_states if corrected else self.states
         with AttentionProbe(self.model, self.index) as probe:
-            weights = dict(zip(probe.linears, dense.split(linear.rows), strict=True))
+            weights, kept = dict(zip(probe.linears, dense.split(linear.rows), strict=True)), Kept()
 
             def inputs(first: int, last: int) -> StoredInputs:
-                return StoredInputs(probe, weights, self.states, dense_states, first, last, together)
+                return StoredInputs(probe, weights, self.states, dense_states, first, last, together, kept)
 
             yield AttentionProblem(linear, dense, inputs(0, split), inputs(split, sequences))

@@ -22,7 +22,7 @@ from stages import methods
 from stages.artifacts.activations import states_shape
 from stages.artifacts.manifest import read_manifest
 from stages.artifacts.tokens import read_tokens, sample_windows
-from stages.attending import StoredInputs
+from stages.attending import Kept, StoredInputs
 from stages.attention.contract import AttentionProblem, attention_error
 from stages.models.attention import AttentionProbe
 from stages.models.streamed import StreamedModel
@@ -106,7 +106,7 @@ def measured(
 
 def whole(probe: AttentionProbe, weights: dict[Any, Tensor], states: Path) -> StoredInputs:
     """All sequences of a file."""
-    return StoredInputs(probe, weights, states, states, 0, states_shape(states)[0], CHUNK)
+    return StoredInputs(probe, weights, states, states, 0, states_shape(states)[0], CHUNK, Kept())
 
 
 def attention_problem(inputs: StoredInputs, dense: Tensor, shared: InputStatistics) -> AttentionProblem:
