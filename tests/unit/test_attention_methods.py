@@ -109,7 +109,7 @@ def test_what_descent_moved_is_a_better_score_than_the_mask_and_than_size():
         solutions = [methods.load("attention_gd", {"score": score})(problem, Budget(0.5)) for score in SCORES]
         errors = dict(zip(SCORES, (attention_error(problem.held, one.weight).total for one in solutions), strict=True))
         plain = methods.load("magnitude")(problem.linear, Budget(0.5))
-        assert errors["moved"] < 0.7 * min(errors["mask"], attention_error(problem.held, plain.weight).total)
+        assert errors["moved"] < 0.85 * min(errors["mask"], attention_error(problem.held, plain.weight).total)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
