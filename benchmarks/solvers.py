@@ -27,12 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch import nn
 
-from stages import solvers
+from stages import methods
 from stages.linalg.correction import Shortfall, corrected_target
 from stages.linalg.refit import guarded_refit
 from stages.linalg.unit import unit_diagonal
 from stages.models.streamed import StreamedModel
-from stages.solvers import registry
 from stages.solvers.contract import Budget, LinearProblem, errors_of
 from stages.workspace import read_statistics
 
@@ -54,7 +53,7 @@ class Total:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--methods", default=",".join(solvers.names()))
+    parser.add_argument("--methods", default=",".join(methods.names("solvers")))
     parser.add_argument("--sparsity", type=float, default=0.5)
     parser.add_argument("--every", type=int, default=5, help="look at one block in so many")
     parser.add_argument("--peer", type=Path)
@@ -86,7 +85,7 @@ def problems(model: StreamedModel, index: int, folder: Path) -> Iterator[LinearP
 def works_of(methods: list[str], budget: Budget, peer: Path | None) -> dict[str, Callable[[LinearProblem], Any]]:
     works: dict[str, Callable[[LinearProblem], Any]] = {}
     for method in methods:
-        solver = registry.load(method)
+        solver = methods.load(method)
         works[method] = lambda problem, solver=solver: solver(problem, budget).weight
     works["sparsegpt, refit: cg, 10 steps"] = lambda problem: refitted(problem, budget)
     works["correction of the target, 2 ridges"] = correction
@@ -101,7 +100,7 @@ def works_of(methods: list[str], budget: Budget, peer: Path | None) -> dict[str,
 
 
 def refitted(problem: LinearProblem, budget: Budget) -> torch.Tensor:
-    solution, unit = registry.load("sparsegpt")(problem, budget), unit_diagonal(problem.gram)
+    solution, unit = methods.load("sparsegpt")(problem, budget), unit_diagonal(problem.gram)
     target, start = problem.target * unit.scale, solution.weight * unit.scale
     return guarded_refit(target, unit.gram, solution.keep, start, 10, 0.1) / unit.scale
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from stages import methods
+from stages.attention.contract import AttentionSolver
 from stages.errors import ParameterError
 from stages.linalg.masks import groups_of
 from stages.linalg.ranking import kept_by_global_magnitude
+from stages.models.roles import KEY, QUERY
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.params import Params
 from stages.params.pruning import Rule
-from stages.solvers import registry
 from stages.solvers.contract import Budget, LinearSolver
 
 
@@ -24,14 +26,15 @@ from stages.solvers.contract import Budget, LinearSolver
 class Assignment:
     """How one linear is pruned.
 
-    solver: the method with its settings, found under the name `method`;
+    solver: the method with its settings, found under the name `method`; one of the attention matrix prunes the
+            q and k of an attention together;
     refit:  none | cg | exact, of the kept weights after the solver;
-    corrected: whether the target is corrected toward the dense model's outputs;
+    corrected: whether the target (or the attention matrix) is to be the dense model's on its own inputs;
     kept:   the exact number of weights kept, where the whole model was ranked (scope `model`).
     """
 
     method: str
-    solver: LinearSolver
+    solver: LinearSolver | AttentionSolver
     sparsity: float
     pattern: str
     scope: str
@@ -43,6 +46,16 @@ class Assignment:
     def groups(self) -> tuple[int, int] | None:
         """(n_keep, group_size) of an N:M pattern."""
         return groups_of(self.pattern)
+
+    @property
+    def joint(self) -> bool:
+        """Whether the method prunes q and k together."""
+        return methods.room_of(self.method) == "attention"
+
+    @property
+    def corrects_target(self) -> bool:
+        """Whether the layer-wise target is corrected: weights that stay as they are have no use for it."""
+        return self.corrected and (self.solver.refits or not self.joint)
 
     @property
     def leaves_dense(self) -> bool:
@@ -75,14 +88,28 @@ def assign(params: Params, model: StreamedModel) -> dict[str, Assignment]:
 
     Raises ParameterError where a rule asks for what its method, or the linear's width, cannot do.
     """
-    found, solvers = dict[str, Assignment](), dict[int, LinearSolver]()
+    found, solvers = dict[str, Assignment](), dict[int, LinearSolver | AttentionSolver]()
     linears = [linear for index in range(model.blocks) for linear in model.linears(index)]
     for linear in linears:
         number, rule = _rule_of(params, linear)
         if number not in solvers:
             solvers[number] = _solver_of(params, rule)
         found[linear.name] = _resolved(params, rule, solvers[number], linear)
+    for index in range(model.blocks):
+        _check_pairs(model.linears(index), found)
     return _ranked(model, linears, found)
+
+
+def _check_pairs(linears: Sequence[Linear], found: Mapping[str, Assignment]) -> None:
+    """Raise ParameterError where a method of the attention matrix has anything but a block's q and k."""
+    joint = [linear for linear in linears if found[linear.name].joint]
+    roles, alike = {linear.role for linear in joint}, {found[linear.name] for linear in joint}
+    if joint and (roles != {QUERY, KEY} or len(alike) > 1):
+        method = found[joint[0].name].method
+        raise ParameterError(
+            f"solve.rules: {method} prunes {QUERY} and {KEY} together, got {', '.join(sorted(roles))} of block "
+            f"{joint[0].block}: give it to both in one rule with roles: [{QUERY}, {KEY}], and only to them"
+        )
 
 
 def _rule_of(params: Params, linear: Linear) -> tuple[int, Rule]:
@@ -92,21 +119,23 @@ def _rule_of(params: Params, linear: Linear) -> tuple[int, Rule]:
     return -1, Rule()
 
 
-def _solver_of(params: Params, rule: Rule) -> LinearSolver:
+def _solver_of(params: Params, rule: Rule) -> LinearSolver | AttentionSolver:
     method = rule.method or params.solve.method
     settings = params.methods.get(method, {}) if rule.settings is None else rule.settings
-    return registry.load(method, settings)
+    solver: LinearSolver | AttentionSolver = methods.load(method, settings)
+    return solver
 
 
-def _resolved(params: Params, rule: Rule, solver: LinearSolver, linear: Linear) -> Assignment:
+def _resolved(params: Params, rule: Rule, solver: LinearSolver | AttentionSolver, linear: Linear) -> Assignment:
     method = rule.method or params.solve.method
     asked = rule.scope or params.solve.scope
     scope = solver.scopes[0] if asked == "auto" else asked
     if scope not in solver.scopes:
         raise ParameterError(f"solve.scope: {method} works in {', '.join(solver.scopes)}, got {scope}")
     sparsity = params.solve.sparsity if rule.sparsity is None else rule.sparsity
-    refit = rule.refit or params.solve.refit
-    corrected = params.solve.corrects(solver.refits or refit != "none")
+    joint = methods.room_of(method) == "attention"
+    refit = "none" if joint else rule.refit or params.solve.refit
+    corrected = params.solve.corrects(joint or solver.refits or refit != "none")
     pattern = rule.pattern or params.solve.pattern
     assignment = Assignment(method, solver, sparsity, pattern, scope, refit, corrected)
     if assignment.groups and linear.shape[1] % assignment.groups[1]:

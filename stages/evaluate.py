@@ -34,6 +34,7 @@ from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.tensorfile import read_tensors, write_tensors
 from stages.workspace import code_of, compute_facts
 
+SECTIONS = ("compute", "evaluate.perplexity", "evaluate.tasks")
 MODELS = {"dense": MODEL, "pruned": PRUNED}
 TOGETHER = 8
 """Windows whose losses are kept together."""
@@ -129,4 +130,4 @@ if __name__ == "__main__":
     parser.add_argument("model", nargs="?", choices=sorted(MODELS), default="pruned", help="default: pruned")
     chosen = parser.parse_args().model
     cost = f"evaluate_{chosen}"
-    sys.exit(run_stage("evaluate", partial(main, which=chosen), ("compute", "evaluate"), cost, blockwise=True))
+    sys.exit(run_stage("evaluate", partial(main, which=chosen), SECTIONS, cost, blockwise=True))

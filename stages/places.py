@@ -11,6 +11,7 @@ STATISTICS = Path("data/statistics")
 SOLUTION = Path("data/solution")
 PRUNED = Path("data/pruned")
 PRUNING_MANIFEST = PRUNED / "pruning_manifest.json"
+ATTENTION = Path("data/attention")
 EVALUATION = Path("data/evaluation")
 REPORT = Path("data/report")
 METRICS = Path("metrics")

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,8 @@ class StageRun:
 
 
 def _section(values: params.Params, name: str) -> Any:
-    """A section; of `methods`, the settings of solve.method (rules carry their own)."""
-    return values.methods.get(values.solve.method) if name == "methods" else getattr(values, name)
+    """A section, or a part by its dotted name; of `methods`, the settings of solve.method (rules carry their own)."""
+    return values.methods.get(values.solve.method) if name == "methods" else attrgetter(name)(values)
 
 
 def run_stage(

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stages import solvers
+from stages import methods
 from stages.allocation import allocate
 from stages.artifacts.activations import states_shape
 from stages.artifacts.atomic import link_or_copy
@@ -23,6 +23,7 @@ from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
 from stages.artifacts.store import key_of, trim
 from stages.assignment import Assignment, assign
+from stages.attending import Attending
 from stages.blocks.contract import Block
 from stages.entering import Entering
 from stages.errors import ParameterError
@@ -32,7 +33,6 @@ from stages.params import Params
 from stages.places import SOLUTION, STATISTICS, block_file
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.solution import read_rows, write_block
-from stages.solvers import registry
 from stages.solving import BlockSolver, Clock
 from stages.visit import BlockVisit, Stream
 from stages.walk import InputStatistics, collect
@@ -40,6 +40,7 @@ from stages.workspace import code_of, compute_facts, open_model, read_statistics
 
 SECTIONS = ("compute", "statistics", "solve", "methods")
 WALK_SETTINGS = ("ordered", "correction", "correction_ridges", "refit_steps", "refit_ridge")
+ATTENTION = ("attending.py", "attention", "solvers")
 CODE = ("solving.py", "solution.py", "visit.py", "walk.py", "solvers/contract.py", "linalg", "kernels", "models")
 log = logging.getLogger("secateur")
 
@@ -75,6 +76,7 @@ class _Walk:
         self.keys, self.solutions = list[str](), list[Path]()
         self.changed: int | None = None
         self._dense_model: StreamedModel | None = None
+        self._asked_model: StreamedModel | None = None
 
     def solve_each(self) -> None:
         """Solve (or restore) all blocks from the stored statistics: none needs another."""
@@ -106,10 +108,10 @@ class _Walk:
     def _check_held_out(self) -> None:
         """Raise ParameterError where sequences are to be held out of a single one."""
         sequences = states_shape(self.entering.dense(0))[0]
-        if sequences < 2 and any(one.corrected for one in self.assignments.values()):
+        if sequences < 2 and any(one.corrected or one.joint for one in self.assignments.values()):
             raise ParameterError(
                 f"calibration.sequences: corrections hold some out: expected at least 2, got {sequences}: use more, "
-                "or set solve.target to dense"
+                "or set solve.target to dense and use no method of the attention matrix, which hold some out too"
             )
 
     def facts(self) -> dict[str, Any]:
@@ -130,9 +132,11 @@ class _Walk:
     def _write(self, index: int, path: Path) -> dict[str, float]:
         if self._sees_dense(index):
             return _solve_stored(self.params, index, self._of(index), self.dense, path)
-        solver = BlockSolver(self.model, self._of(index), self.params.solve, Clock())
-        with solver.clock.timing("calibration", self.model.device):
+        clock = Clock()
+        with clock.timing("calibration", self.model.device):
             states = self.entering.states(index, self.solutions, self.keys, self.changed)
+        attending = self._attending(index, states)
+        solver = BlockSolver(self.model, self._of(index), self.params.solve, clock, attending)
         dtype, compute, settings = DTYPES[self.params.statistics.dtype], self.params.compute, self.params.solve
         dense = self._dense_stream(index)
         if dense is None and not settings.ordered:
@@ -149,9 +153,17 @@ class _Walk:
         write_block(path, solved)
         return solver.clock.figures()
 
+    def _attending(self, index: int, states: Path) -> Attending | None:
+        """What enters the block's attention, with another model, as ours runs while linears are solved."""
+        if not any(one.joint for one in self._of(index).values()):
+            return None
+        if self._asked_model is None:
+            self._asked_model = copy.deepcopy(self.model)
+        return Attending(self._asked_model, index, states, self.entering.dense(index))
+
     def _dense_stream(self, index: int) -> Stream | None:
         """The dense model, a copy that runs beside the one that is pruned, and what enters its block."""
-        if not any(one.corrected for one in self._of(index).values()):
+        if not any(one.corrects_target for one in self._of(index).values()):
             return None
         if self._dense_model is None:
             self._dense_model = copy.deepcopy(self.model)
@@ -165,7 +177,9 @@ class _Walk:
 
     def _key(self, index: int) -> str:
         assignments = self._of(index)
-        files = {f"solvers/{one.method}.py" for one in assignments.values()}
+        files = {f"{methods.room_of(one.method)}/{one.method}.py" for one in assignments.values()}
+        if any(one.joint for one in assignments.values()):
+            files.update(ATTENTION)
         unchanged = self.params.solve.inputs == "dense" or self.changed is None
         entering = self.dense["files"][block_file(index)] if unchanged else self.keys[-1]
         return key_of(
@@ -187,7 +201,11 @@ def _solve_stored(
     """Solve a block from the dense model's statistics; `manifest` is theirs."""
     model, _ = open_model(params.compute)
     statistics = read_statistics(verified(STATISTICS, block_file(index), manifest), model.device)
-    solver = BlockSolver(model, assignments, params.solve, Clock())
+    attending = None
+    if any(one.joint for one in assignments.values()):
+        states = Entering(model, params.compute.chunk).dense(index)
+        attending = Attending(model, index, states, states)
+    solver = BlockSolver(model, assignments, params.solve, Clock(), attending)
     write_block(path, solver.solve_all(index, statistics))
     return solver.clock.figures()
 
@@ -195,9 +213,9 @@ def _solve_stored(
 def list_methods() -> str:
     """Every method with its settings and its paper."""
     lines = []
-    for name in solvers.names():
-        settings = ", ".join(f"{key}={value}" for key, value in registry.settings_of(name).items())
-        kind = registry.class_of(name)
+    for name in methods.names():
+        settings = ", ".join(f"{key}={value}" for key, value in methods.settings_of(name).items())
+        kind = methods.class_of(name)
         lines.append(f"{name:<12} {settings or '-':<24} scopes: {', '.join(kind.scopes):<20} {kind.paper}")
     return "\n".join(lines)
 

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from stages.artifacts.linears import Row
 from stages.assignment import Assignment, budget_of
+from stages.attending import Attending
+from stages.attention.contract import AttentionSolver
 from stages.errors import NotFiniteError, NotPositiveDefiniteError
 from stages.linalg.correction import Correction, corrected_target
 from stages.linalg.refit import exact_refit, guarded_refit
@@ -71,13 +73,15 @@ class Solved:
 class BlockSolver:
     """Solves a block's linears: those of one input at a time.
 
-    assignments: of every linear, by name; settings: of corrections and refits.
+    assignments: of every linear, by name; settings: of corrections and refits; attending: what enters the
+    block's attention, for methods that prune q and k together.
     """
 
     model: StreamedModel
     assignments: Mapping[str, Assignment]
     settings: Solve
     clock: Clock
+    attending: Attending | None = None
 
     def _solve(self, linears: Sequence[Linear], statistics: InputStatistics) -> Iterator[Solved]:
         """Solve those of `linears` that the statistics are of."""
@@ -133,7 +137,7 @@ class BlockSolver:
         self, problem: LinearProblem, chosen: Assignment, statistics: InputStatistics
     ) -> tuple[Tensor, tuple[Correction, ...]]:
         """What the linears are to stand in for, and how it differs from the dense weights."""
-        if not chosen.corrected or statistics.shortfalls is None:
+        if not chosen.corrects_target or statistics.shortfalls is None:
             return problem.target, (Correction(),) * len(problem.rows)
         share, ridges = self.settings.correction, self.settings.correction_ridges
         return corrected_target(problem.target, *statistics.shortfalls, problem.rows, share, ridges)
@@ -144,14 +148,24 @@ class BlockSolver:
         """Correct the target, solve, refit. Raises NotPositiveDefiniteError that names the linears."""
         try:
             target, corrections = self._target(problem, chosen[0], statistics)
-            problem = dataclasses.replace(problem, target=target)
-            solution = chosen[0].solver(problem, budget_of(chosen))
+            dense, problem = problem.target, dataclasses.replace(problem, target=target)
+            solution = self._run(chosen, problem, dense)
             if chosen[0].refit != "none":
                 solution = self._refitted(problem, solution, chosen[0].refit)
             return solution, corrections
         except NotPositiveDefiniteError as error:
             names = ", ".join(linear.name for linear in linears)
             raise NotPositiveDefiniteError(f"block {linears[0].block}, {names}: {error}") from None
+
+    def _run(self, chosen: list[Assignment], problem: LinearProblem, dense: Tensor) -> LinearSolution:
+        """The method's solution; `dense` are the weights before pruning."""
+        first, budget = chosen[0], budget_of(chosen)
+        if not isinstance(first.solver, AttentionSolver):
+            return first.solver(problem, budget)
+        if self.attending is None:
+            raise ValueError(f"{first.method}: what enters the attention is not at hand")
+        with self.attending.problem(problem, dense, first.solver.batch, first.corrected) as attention:
+            return first.solver(attention, budget)
 
     def _refitted(self, problem: LinearProblem, solution: LinearSolution, how: str) -> LinearSolution:
         """The kept weights anew by least squares on the mask, in unit-diagonal coordinates."""
@@ -174,7 +188,7 @@ class BlockSolver:
     ) -> Iterator[Solved]:
         """One entry a linear; the error is that of the weights as they will be stored, against the dense ones."""
         first = chosen[0]
-        refits = not first.leaves_dense and (first.solver.refits or first.refit != "none" or first.corrected)
+        refits = not first.leaves_dense and (first.solver.refits or first.refit != "none" or first.corrects_target)
         weight = solution.weight.to(self.model.stored)
         errors = errors_of(problem, weight.to(problem.target.dtype))
         weights, keeps = weight.split(problem.rows), solution.keep.split(problem.rows)

@@ -25,10 +25,7 @@ from stages.models.capture import adders, input_groups
 from stages.models.stepwise import Stepwise, Stop
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
-from stages.walk import InputStatistics, finite
-
-HELD_OUT = 8
-"""One sequence in so many is held out of a correction, to limit its strength."""
+from stages.walk import HELD_OUT, InputStatistics, finite
 
 
 @dataclass(frozen=True)

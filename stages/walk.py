@@ -21,6 +21,9 @@ from stages.models.capture import feed_inputs, input_groups
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 
+HELD_OUT = 8
+"""One sequence in so many is held out, to choose by."""
+
 
 @dataclass(frozen=True)
 class InputStatistics:

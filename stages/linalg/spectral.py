@@ -1,4 +1,4 @@
-"""The largest eigenvalue of a Gram matrix, without the others."""
+"""The largest eigenvalue of a Gram matrix, without the others, and the smallest of X Xᵀ."""
 
 from __future__ import annotations
 
@@ -35,3 +35,14 @@ def largest_eigenvalue(gram: Tensor) -> float:
     if len(diagonal) > 1:
         small += torch.diag(torch.tensor(beside[: len(diagonal) - 1], dtype=torch.float64), 1)
     return float(torch.linalg.eigvalsh(small, UPLO="U")[-1])
+
+
+def smallest_eigenvalue(inputs: Tensor) -> float:
+    """The smallest eigenvalue of X Xᵀ for X (n, d); 0 where n > d, and where it is lost in rounding (equal rows)."""
+    n, d = inputs.shape
+    if n > d:
+        return 0.0
+    inputs = inputs.double()
+    eigenvalues = torch.linalg.eigvalsh(inputs @ inputs.T)
+    rounding = n * torch.finfo(torch.float64).eps * float(eigenvalues[-1])
+    return float(eigenvalues[0]) if float(eigenvalues[0]) > rounding else 0.0

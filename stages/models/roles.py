@@ -4,6 +4,8 @@ One table serves Llama, Mistral, Qwen2, Qwen3, Gemma, Phi, OPT, GPT-NeoX and GPT
 architecture whose names differ needs a line here and nothing else.
 """
 
+QUERY, KEY, VALUE = "attention.q", "attention.k", "attention.v"
+
 SUFFIXES = {
     "self_attn.q_proj": "attention.q",
     "self_attn.k_proj": "attention.k",

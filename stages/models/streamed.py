@@ -20,6 +20,7 @@ from stages.errors import ArchitectureError
 from stages.memory import return_freed_memory
 from stages.models.checkpoint import Checkpoint
 from stages.models.compute import dtype_of, settle_vector_math
+from stages.models.load import longest_input
 from stages.models.names import stored_names
 from stages.models.skeleton import build_skeleton, forward_as, lend, take_back
 from stages.models.structure import Linear, find_blocks, linears_of
@@ -81,6 +82,16 @@ class StreamedModel:
             stack.callback(block.register_forward_pre_hook(self._substitute, with_kwargs=True).remove)
             stack.callback(block.register_forward_hook(_answer).remove)
             yield
+
+    @contextmanager
+    def attending_with(self, name: str) -> Iterator[None]:
+        """The model with another of transformers' attention functions."""
+        before = self._model.config._attn_implementation
+        self._model.set_attn_implementation(name)
+        try:
+            yield
+        finally:
+            self._model.set_attn_implementation(before)
 
     def weight(self, linear: Linear) -> Tensor:
         """Weight (d_out, d_in) that a linear of the loaded block has now."""
@@ -171,6 +182,11 @@ class StreamedModel:
     def width(self) -> int:
         """Width of the hidden states."""
         return int(self._model.config.hidden_size)
+
+    @property
+    def positions(self) -> int | None:
+        """How many positions the model was made for, or None where its configuration does not say."""
+        return longest_input(self._model)
 
     @torch.no_grad()
     def _forward(self, **inputs: Tensor) -> Any:

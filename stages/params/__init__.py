@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from stages import solvers
+from stages import methods
 from stages.errors import ParameterError
 from stages.params.base import DType, Positive, Section
 from stages.params.evaluating import Evaluate
@@ -102,7 +102,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _known_methods(self) -> Params:
-        known = solvers.names()
+        known = methods.names()
         for name in sorted(self.solve.methods() | set(self.methods)):
             if name not in known:
                 raise ValueError(f"unknown method {name!r}: expected one of {', '.join(known)}")

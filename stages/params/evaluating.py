@@ -39,8 +39,18 @@ class Tasks(Section):
     seed: int = 0
 
 
+class Attention(Section):
+    """On what the attention matrices of the pruned model are compared with the dense model's."""
+
+    sequences: Annotated[int, Field(ge=0)] = 8
+    """Of each text, at most as many as calibration has; 0: they are not compared."""
+    length: Annotated[int, Field(ge=2)] = 256
+    """Tokens of each, at most as many as calibration's have."""
+
+
 class Evaluate(Section):
     """What the dense and the pruned model are measured by."""
 
     perplexity: Perplexity = Perplexity()
     tasks: Tasks = Tasks()
+    attention: Attention = Attention()

@@ -45,8 +45,6 @@ def error(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line a role over the blocks: the mean relative error of the linears with that role there."""
 
     def draw(figure: Any) -> None:
-        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
         axes = figure.subplots()
         lowest = 1.0
         for index, (role, part) in enumerate(by(rows, "role").items()):
@@ -54,11 +52,7 @@ def error(rows: Sequence[Mapping[str, Any]]) -> str:
             lowest = min(lowest, *values.values())
             colour = COLOURS[index % len(COLOURS)]
             axes.plot(list(values), list(values.values()), label=role, color=colour, marker="o", markersize=3)
-        if lowest > 0:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.yaxis.set_minor_formatter(NullFormatter())
+        log_scale(axes, lowest)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("block")
         axes.set_ylabel("relative error")
@@ -66,6 +60,17 @@ def error(rows: Sequence[Mapping[str, Any]]) -> str:
 
     roles = ", ".join(by(rows, "role"))
     return drawn("error", f"Relative error by block, a line for each role: {roles}", (WIDTH, 4.0), draw)
+
+
+def log_scale(axes: Any, lowest: float, subs: tuple[int, ...] = (1, 2, 5)) -> None:
+    """Values up the side in decades, plain numbers at `subs` of each; as they are where the lowest is 0."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    if lowest > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=subs))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def sparsity(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stages.artifacts.attention import TABLE as ERRORS
+from stages.artifacts.attention import read_errors
 from stages.artifacts.linears import TABLE, read_table
-from stages.artifacts.manifest import identity_of, read_json, read_manifest, verified
+from stages.artifacts.manifest import identity_of, read_json, read_manifest, sha256_of, verified
 from stages.errors import ArtifactError
-from stages.places import COSTS, EVALUATION, METRICS, PRUNING_MANIFEST, SOLUTION
+from stages.places import ATTENTION, COSTS, EVALUATION, METRICS, PRUNED, PRUNING_MANIFEST, SOLUTION
 
 MODELS = ("dense", "pruned")
-STAGES = ("fetch", "extract", "statistics", "solve", "assemble", "evaluate_dense", "evaluate_pruned")
+STAGES = (
+    "fetch", "extract", "statistics", "solve", "assemble", "compare_attention", "evaluate_dense", "evaluate_pruned",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Findings:
     manifest: facts about the pruned checkpoint.
     costs:    by stage: seconds, cpu_seconds, peak_memory_mb and more.
     hashes:   what the figures belong to.
+    attention: figures of the attention matrices, or why there are none.
+    attention_rows: a row a text, inputs, block and head.
     """
 
     metrics: Mapping[str, Any]
@@ -35,6 +41,8 @@ class Findings:
     manifest: Mapping[str, Any]
     costs: Mapping[str, Mapping[str, float]]
     hashes: Mapping[str, str]
+    attention: Mapping[str, Any]
+    attention_rows: list[dict[str, Any]]
 
 
 def gather() -> Findings:
@@ -43,6 +51,7 @@ def gather() -> Findings:
     rows = read_table(verified(SOLUTION, TABLE, solution))
     manifest = read_json(PRUNING_MANIFEST)
     protocol = _protocol()
+    attention, attention_rows = _attention()
     calibration = manifest.get("calibration", {}).get("text", {})
     hashes = {
         "evaluation text": protocol["text"].get("sha256", ""),
@@ -59,6 +68,8 @@ def gather() -> Findings:
         manifest=manifest,
         costs=_costs(),
         hashes={name: digest for name, digest in hashes.items() if digest},
+        attention=attention,
+        attention_rows=attention_rows,
     )
 
 
@@ -72,6 +83,17 @@ def _protocol() -> dict[str, Any]:
                 f"`{pruned[kind]}`: run `dvc repro`, which measures both alike"
             )
     return dense
+
+
+def _attention() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What compare_attention told of this pruned model, and its rows."""
+    path = METRICS / "attention.json"
+    if not path.exists():
+        return {"state": "off", "reason": "compare_attention did not run"}, []
+    manifest = read_manifest(ATTENTION)
+    if manifest["pruned"] != sha256_of(PRUNING_MANIFEST):
+        raise ArtifactError(f"{ATTENTION} belongs to another pruned model than {PRUNED} holds now: run `dvc repro`")
+    return read_json(path), read_errors(verified(ATTENTION, ERRORS, manifest))
 
 
 def _costs() -> dict[str, dict[str, float]]:

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from stages.reporting.attention import attention_figures
 from stages.reporting.figures import figures
 from stages.reporting.gather import Findings
 
@@ -24,9 +25,10 @@ def page(findings: Findings, summary: Mapping[str, Any]) -> str:
     template = environment.from_string((HERE / "page.html").read_text(encoding="utf-8"))
     worst = sorted(findings.rows, key=lambda row: -row["relative_error"])[:MOST_ROWS]
     text = {key: value for key, value in findings.protocol["text"].items() if key not in ("sha256", "files")}
+    drawn = figures(findings) | attention_figures(findings.attention_rows)
     return template.render(
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
-        figures={name: Markup(svg) for name, svg in figures(findings).items()},
+        figures={name: Markup(svg) for name, svg in drawn.items()},
         summary=summary,
         worst=worst,
         smallest=min(row["sparsity"] for row in findings.rows),

@@ -7,15 +7,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from stages.artifacts.attention import curves
+from stages.reporting.attention import named
 from stages.reporting.gather import MODELS, Findings
 
 
 def write_plots(folder: Path, findings: Findings) -> None:
-    """Write error_by_block.csv, sparsity_by_linear.csv and perplexity.csv."""
+    """Write error_by_block.csv, sparsity_by_linear.csv, attention_by_block.csv and perplexity.csv."""
     folder.mkdir()
     _write(folder / "error_by_block.csv", ("block", "role", "relative_error", "linear"), findings.rows)
     columns = ("block", "role", "sparsity", "weights", "kept", "linear")
     _write(folder / "sparsity_by_linear.csv", columns, findings.rows)
+    lines = (
+        {"block": block, "curve": named(*curve), "relative_error": error}
+        for curve, errors in curves(findings.attention_rows).items()
+        for block, error in errors.items()
+    )
+    _write(folder / "attention_by_block.csv", ("block", "curve", "relative_error"), lines)
     values = ({"model": model, "perplexity": findings.metrics[model]["perplexity"]["value"]} for model in MODELS)
     _write(folder / "perplexity.csv", ("model", "perplexity"), values)
 

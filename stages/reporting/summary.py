@@ -28,6 +28,7 @@ def summarise(findings: Findings) -> dict[str, Any]:
         "roles": [{"role": role, **totals(part)} for role, part in by(rows, "role").items()],
         "blocks": [{"block": block, **totals(part)} for block, part in by(rows, "block").items()],
         "retried": [dict(row) for row in rows if row.get("attempts", 1) > 1],
+        "attention": dict(findings.attention),
         "protocol": {kind: findings.protocol[kind] for kind in ("perplexity", "tasks")},
         "solve": findings.solution.get("solve", {}),
         "settings": findings.solution.get("settings", {}),

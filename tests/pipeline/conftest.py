@@ -18,6 +18,7 @@ REDUCED: dict[str, Any] = {
     "compute": {"chunk": 4},
     "calibration": {"sequences": 8, "length": 128},
     "evaluate": {
+        "attention": {"sequences": 2, "length": 64},
         "perplexity": {"window": 128, "stride": 128, "windows": 8},
         "tasks": {"limit": 5, "max_length": 256},
     },
@@ -102,4 +103,14 @@ def project(tmp_path_factory) -> Project:
     return made
 
 
-EVERY_STAGE = ["assemble", "evaluate", "evaluate_dense", "extract", "fetch", "report", "solve", "statistics"]
+EVERY_STAGE = [
+    "assemble",
+    "compare_attention",
+    "evaluate",
+    "evaluate_dense",
+    "extract",
+    "fetch",
+    "report",
+    "solve",
+    "statistics",
+]

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from stages import assemble, extract, solve, statistics
+from stages import assemble, compare_attention, extract, solve, statistics
 from stages.runner import run_stage
 from tests.unit.tiny import tiny_workspace, write_params
 
-STAGES = {"extract": extract, "statistics": statistics, "solve": solve, "assemble": assemble}
+STAGES = {
+    "extract": extract,
+    "statistics": statistics,
+    "solve": solve,
+    "assemble": assemble,
+    "compare_attention": compare_attention,
+}
 
 
 class Workspace:

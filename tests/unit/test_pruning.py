@@ -9,13 +9,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from stages import solvers
+from stages import methods
 from stages.artifacts.linears import read_table
 from stages.artifacts.manifest import read_json
 from stages.linalg.gram import GramSum
 from stages.linalg.masks import satisfies_groups, unpack
 from stages.models.structure import find_blocks, linears_of
-from stages.solvers import registry
 from stages.solvers.contract import Budget, LinearProblem
 from tests.unit.tiny import ARCHITECTURES
 
@@ -47,7 +46,7 @@ def test_every_architecture_gives_a_checkpoint_that_loads_with_exact_zeros(archi
     assert manifest["reloaded"]["max_logit_difference"] < 1e-5
 
 
-@pytest.mark.parametrize("method", solvers.names())
+@pytest.mark.parametrize("method", methods.names("solvers"))
 @pytest.mark.parametrize("inputs", ["dense", "pruned"])
 def test_the_stage_gives_what_the_method_gives_block_by_block(method, inputs, workspace):
     """The brute-force walk: the whole model in memory, plain hooks, blocks replaced one after another.
@@ -70,7 +69,7 @@ def test_the_stage_gives_what_the_method_gives_block_by_block(method, inputs, wo
             problem = LinearProblem(
                 weight.data.double(), total.mean_gram(), total.mean(), total.tokens, (linear.shape[0],)
             )
-            solver = registry.load(method)
+            solver = methods.load(method)
             weight.data = solver(problem, Budget(0.5, solver.scopes[0])).weight.float()
         for linear in linears_of(block, prefix, index):
             expected, found = walked.get_parameter(linear.tensor), ours.get_parameter(linear.tensor)
@@ -114,7 +113,7 @@ def test_masks_on_disk_are_the_zeros_of_the_checkpoint(workspace):
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 1.0])
-@pytest.mark.parametrize("method", solvers.names())
+@pytest.mark.parametrize("method", methods.names("solvers"))
 def test_all_and_nothing_are_exact(method, sparsity, workspace):
     w = workspace(solve={"method": method, "sparsity": sparsity})
     w.run(*BEFORE, "solve", "assemble")

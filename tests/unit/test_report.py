@@ -14,7 +14,9 @@ import pytest
 
 from stages import report
 from stages.artifacts.atomic import write_json
-from stages.artifacts.manifest import write_manifest
+from stages.artifacts.attention import write_errors
+from stages.artifacts.manifest import sha256_of, write_manifest
+from stages.compare_attention import figures as attention_figures
 from stages.runner import run_stage
 from tests.unit.tiny import write_params
 
@@ -58,6 +60,26 @@ def write_solution(sparsity, damping=0.01, attempts=1):
     write_manifest(folder, {"solve": {"method": "wanda", "inputs": "pruned"}, "settings": {}})
 
 
+def write_attention(error=0.1, **told):
+    """What compare_attention leaves, made up: block 2 is the worst, held-out errors are twice those of calibration."""
+    rows = [
+        {
+            "text": text, "inputs": inputs, "block": block, "head": head, "energy": 1.0, "least_probability": 1e-9,
+            "relative_error": error * (1 + (text == "held_out")) * (1 + (block == 2)) * (1 + (inputs == "own")),
+            "smallest_eigenvalue": 0.01 * block,
+        }
+        for text in ("calibration", "held_out") for inputs in ("dense", "own")
+        for block in range(12) for head in range(4)
+    ]  # fmt: skip
+    rows = [] if told else rows
+    folder = Path("data/attention")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_errors(folder / "errors.parquet", rows)
+    write_manifest(folder, {"pruned": sha256_of(Path("data/pruned/pruning_manifest.json"))})
+    told = told or {"state": "measured", "sequences": 8, "length": 256, **attention_figures(rows)}
+    write_json(Path("metrics/attention.json"), told)
+
+
 def run():
     return run_stage("report", report.main, ())
 
@@ -93,11 +115,12 @@ def test_the_same_findings_give_the_same_bytes(workspace):
     first = outputs()
     assert run() == 0
     assert outputs() == first
-    names = {"index.html", "summary.json", "error_by_block.csv", "sparsity_by_linear.csv", "perplexity.csv"}
-    assert set(first) == names
+    plots = {"error_by_block.csv", "sparsity_by_linear.csv", "attention_by_block.csv", "perplexity.csv"}
+    assert set(first) == {"index.html", "summary.json", *plots}
 
 
 def test_the_page_needs_nothing_but_itself(workspace):
+    write_attention()
     run()
     text = PAGE.read_text()
     page = Elements(text)
@@ -114,11 +137,14 @@ def test_the_page_needs_nothing_but_itself(workspace):
     assert "@import" not in text
 
 
-def test_figures_are_told_to_those_who_cannot_see_them_and_their_ids_differ(workspace):
+@pytest.mark.parametrize("count", [4, 6])
+def test_figures_are_told_to_those_who_cannot_see_them_and_their_ids_differ(count, workspace):
+    if count == 6:
+        write_attention()
     run()
     page = Elements(PAGE.read_text())
     labels = [attributes.get("aria-labelledby") for tag, attributes in page.found if tag == "svg"]
-    assert len(labels) == 4
+    assert len(labels) == count
     assert all(label in page.ids for label in labels)
     assert len(page.ids) == len(set(page.ids))
 
@@ -188,3 +214,43 @@ def test_the_short_table_has_both_models_the_stages_and_the_page(workspace, caps
         ["solve", "95.5"],
     ]
     assert lines[-1] == "report: data/report/index.html"
+
+
+def test_attention_matrices_are_told_in_words_figures_and_plots(workspace):
+    write_attention()
+    assert run() == 0
+    text = " ".join(PAGE.read_text().split())
+    assert "by 43.3 % of their squared size in the mean over the blocks, most in block 2 (80.0 %)" in text
+    assert "on the calibration text by 21.7 %" in text
+    assert "8 sequences of 256 tokens of each text" in text
+    summary = json.loads(Path("data/report/summary.json").read_text())["attention"]
+    assert summary["held_out"]["own"]["worst"] == pytest.approx(0.8)
+    with Path("data/report/plots/attention_by_block.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4 * 12
+    assert rows[2] == {"block": "2", "curve": "calibration, dense inputs", "relative_error": "0.2"}
+
+
+@pytest.mark.parametrize("error", [0.0, 0.5])
+def test_equal_attention_matrices_can_be_shown(error, workspace):
+    write_attention(error)
+    assert run() == 0
+    assert "What pruning did to the attention matrices" in PAGE.read_text()
+
+
+def test_attention_that_was_not_measured_is_left_out_or_told_why(workspace):
+    run()
+    assert "attention matrices" not in PAGE.read_text()
+    write_attention(state="off", reason="evaluate.attention.sequences is 0")
+    assert run() == 0
+    assert "attention matrices" not in PAGE.read_text()
+    write_attention(state="unreachable", reason="block 0 of Some <Model> has none")
+    assert run() == 0
+    assert "Not measured: block 0 of Some &lt;Model&gt; has none." in PAGE.read_text()
+
+
+def test_attention_of_another_pruned_model_is_not_shown(workspace, capsys):
+    write_attention()
+    write_json(Path("data/pruned/pruning_manifest.json"), {"source": {}})
+    assert run() == 2
+    assert "data/attention belongs to another pruned model" in capsys.readouterr().err

@@ -57,7 +57,8 @@ def test_adders_are_the_linears_whose_answer_is_added_to_the_hidden_states(archi
     with model.loaded(1):
         groups = input_groups(model, 1, states)
         found = [linears[0].role for linears, adds in zip(groups, adders(model, 1, groups), strict=True) if adds]
-    assert sorted(found) == ["attention.o", "mlp.down"]
+    normed = architecture == "gemma2"  # it norms what the linears answer before it is added
+    assert sorted(found) == ([] if normed else ["attention.o", "mlp.down"])
 
 
 def test_a_linear_whose_answer_is_normed_first_is_no_adder(tmp_path):

@@ -35,6 +35,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2Config", _GROUPED),
     "qwen3": ("Qwen3Config", _GROUPED | {"head_dim": 16}),
     "gemma": ("GemmaConfig", _SIZES | {"num_key_value_heads": 1, "head_dim": 8}),
+    "gemma2": ("Gemma2Config", _GROUPED | {"head_dim": 8, "attn_logit_softcapping": 2.0, "sliding_window": 8}),
     "phi": ("PhiConfig", _SIZES),
     "opt": (
         "OPTConfig",

@@ -1,0 +1,174 @@
+"""The attention matrix: how far a pruned one is from the dense one, and the gradient of that in closed form.
+
+Nothing here holds a matrix of all heads, queries and keys: rows are taken a few at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+HELD = 1 << 18
+"""Entries of attention matrices that are in memory at once: what a processor's cache holds."""
+
+
+class Heads(NamedTuple):
+    """What an attention matrix is made of, as a model hands it to its attention: f = softmax(s Q Kᵀ + mask).
+
+    query: (sequences, heads, n, d_head); key: (sequences, key heads, n, d_head), after norms and rotary embedding;
+           heads are a multiple of key heads, and those that share one lie together.
+    mask:  added to the logits, (sequences or 1, heads or 1, n, n), 0 or very negative; None: all see all.
+    scaling: s; softcap: logits z become cap tanh(z / cap), None: they stay.
+    """
+
+    query: Tensor
+    key: Tensor
+    mask: Tensor | None
+    scaling: float
+    softcap: float | None = None
+
+
+class Errors(NamedTuple):
+    """Sums over sequences and rows, for each head (heads,), in float64.
+
+    error: ‖f̃ - f‖²; energy: ‖f‖²; least: the smallest probability of f̃ that no mask excludes (the paper's δ).
+    """
+
+    error: Tensor
+    energy: Tensor
+    least: Tensor
+
+    @property
+    def relative(self) -> Tensor:
+        """Relative error of each head (Liang et al., Figure 2)."""
+        return self.error / self.energy
+
+    @property
+    def total(self) -> float:
+        """Relative error of all heads together."""
+        return float(self.error.sum() / self.energy.sum())
+
+    def plus(self, other: Errors) -> Errors:
+        """Those of both sets of sequences."""
+        least = torch.minimum(self.least, other.least)
+        return Errors(self.error + other.error, self.energy + other.energy, least)
+
+
+def causal_mask(n: int, like: Tensor) -> Tensor:
+    """(1, 1, n, n): 0 where a query may see a key, the most negative number elsewhere."""
+    hidden = torch.ones(n, n, dtype=torch.bool, device=like.device).triu(1)
+    return torch.zeros(n, n, dtype=like.dtype, device=like.device).masked_fill(hidden, _lowest(like))[None, None]
+
+
+@torch.no_grad()
+def errors_between(pruned: Heads, dense: Heads) -> Errors:
+    """How far the attention matrices of `pruned` are from those of `dense`."""
+    heads = pruned.query.shape[1]
+    error, energy = (torch.zeros(heads, dtype=torch.float64, device=pruned.query.device) for _ in range(2))
+    least = torch.ones_like(error)
+    for sequence, rows, keys in _pieces(pruned):
+        ours, hidden = _probabilities(pruned, sequence, rows, keys)
+        theirs, _ = _probabilities(dense, sequence, rows, keys)
+        energy += theirs.square().sum((1, 2), dtype=torch.float64)
+        error += (ours - theirs).square().sum((1, 2), dtype=torch.float64)
+        shown = ours if hidden is None else ours.masked_fill(hidden, 1.0)
+        least = torch.minimum(least, shown.amin((1, 2)).double())
+    return Errors(error, energy, least)
+
+
+def squared_error(pruned: Heads, dense: Heads) -> Tensor:
+    """‖f̃ - f‖², summed over sequences, heads and rows; differentiable in the query and the key of `pruned`.
+
+    With c = f̃ - f, p₁ = c ∘ f̃ and p = p₁ - diag(p₁ 1) f̃ (Liang et al., Definition D.1; line 13 of their
+    Algorithm 1 misprints p₁ as c ∘ f), half of it has the gradient p with respect to the logits, so that
+
+        ∂/∂Q = 2 s p K,   ∂/∂K = 2 s pᵀ Q,
+
+    p times 1 - (z / cap)² where logits are capped. Summed in the pass that computes the error.
+    """
+    found: Tensor = _SquaredError.apply(pruned.query, pruned.key, pruned, dense)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _SquaredError(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, pruned: Heads, dense: Heads) -> Tensor:
+        pruned = pruned._replace(query=query, key=key)
+        wanted = any(ctx.needs_input_grad[:2])
+        d_query, d_key = torch.zeros_like(query), torch.zeros_like(key)
+        total = torch.zeros((), dtype=torch.float64, device=query.device)
+        for sequence, rows, keys in _pieces(pruned):
+            ours, _ = _probabilities(pruned, sequence, rows, keys)
+            theirs, _ = _probabilities(dense, sequence, rows, keys)
+            difference = ours - theirs
+            total += torch.linalg.vector_norm(difference).double().square()
+            if wanted:
+                p = difference.mul_(ours)
+                p.addcmul_(p.sum(-1, keepdim=True), ours, value=-1)
+                p = _through_cap(p, pruned, sequence, rows, keys).flatten(0, 1).unflatten(0, (key.shape[1], -1))
+                asked = query[sequence, :, rows].reshape(key.shape[1], -1, query.shape[-1])
+                answer = (p @ key[sequence, :, keys]).view(query.shape[1], -1, query.shape[-1])
+                d_query[sequence, :, rows] = answer.mul_(2 * pruned.scaling)
+                d_key[sequence, :, keys].baddbmm_(p.mT, asked, alpha=2 * pruned.scaling)
+        ctx.save_for_backward(d_query, d_key)
+        return total.to(query.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Any:  # type: ignore[override]
+        d_query, d_key = ctx.saved_tensors
+        return upstream * d_query, upstream * d_key, None, None
+
+
+def _pieces(heads: Heads) -> Iterator[tuple[int, slice, slice]]:
+    """Sequence, queries and the keys that these may see at most: pieces of at most HELD entries over all heads."""
+    sequences, count, n, _ = heads.query.shape
+    step = max(HELD // (count * heads.key.shape[2]), 1)
+    for sequence in range(sequences):
+        for start in range(0, n, step):
+            rows = slice(start, min(start + step, n))
+            yield sequence, rows, slice(0, _last_seen(heads, sequence, rows))
+
+
+def _last_seen(heads: Heads, sequence: int, rows: slice) -> int:
+    """One more than the last key that any of the queries may see."""
+    n = heads.key.shape[2]
+    if heads.mask is None:
+        return n
+    seen = (_of_sequence(heads.mask, sequence)[:, rows] > _lowest(heads.query) / 2).any(0).any(0).nonzero()
+    return int(seen[-1]) + 1 if len(seen) else n
+
+
+def _probabilities(heads: Heads, sequence: int, rows: slice, keys: slice) -> tuple[Tensor, Tensor | None]:
+    """(heads, rows, keys) of the attention matrix, and where the mask excludes, if there is one."""
+    logits, hidden = _logits(heads, sequence, rows, keys), None
+    if heads.softcap is not None:
+        logits = torch.tanh(logits / heads.softcap) * heads.softcap
+    if heads.mask is not None:
+        mask = _of_sequence(heads.mask, sequence)[:, rows, keys]
+        hidden = mask <= _lowest(heads.query) / 2
+        logits = logits + mask
+    return torch.softmax(logits, -1), hidden
+
+
+def _logits(heads: Heads, sequence: int, rows: slice, keys: slice) -> Tensor:
+    """(heads, rows, keys), before cap and mask; heads that share a key in one product."""
+    query, key = heads.query[sequence, :, rows], heads.key[sequence, :, keys]
+    together = query.reshape(key.shape[0], -1, query.shape[-1]) * heads.scaling
+    return (together @ key.mT).view(query.shape[0], query.shape[1], key.shape[1])
+
+
+def _through_cap(p: Tensor, heads: Heads, sequence: int, rows: slice, keys: slice) -> Tensor:
+    if heads.softcap is None:
+        return p
+    return p * (1 - torch.tanh(_logits(heads, sequence, rows, keys) / heads.softcap).square())
+
+
+def _of_sequence(mask: Tensor, sequence: int) -> Tensor:
+    return mask[sequence if mask.shape[0] > 1 else 0]
+
+
+def _lowest(like: Tensor) -> float:
+    return float(torch.finfo(like.dtype).min)

@@ -1,0 +1,78 @@
+"""Find methods by their file name and check their settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from stages.errors import ParameterError
+
+Room = Literal["solvers", "attention"]
+SHARED = {
+    "solvers": frozenset({"__init__", "contract"}),
+    "attention": frozenset({"__init__", "contract", "matrix", "fused"}),
+}
+"""Rooms of methods, layer-wise and of the attention matrix, and the files there that are none."""
+
+
+def names(room: Room | None = None) -> list[str]:
+    """Names of the methods of one room, or of all: every file that is not shared machinery."""
+    rooms = SHARED if room is None else {room: SHARED[room]}
+    found = (path.stem for room, shared in rooms.items() for path in _files(room) if path.stem not in shared)
+    return sorted(found)
+
+
+def room_of(name: str) -> Room:
+    """Where a method stands; raises ParameterError if there is no such file."""
+    if name in names("attention"):
+        return "attention"
+    if name in names("solvers"):
+        return "solvers"
+    raise ParameterError(f"unknown method {name!r}: expected one of {', '.join(names())}")
+
+
+def class_of(name: str) -> Any:
+    """The dataclass that the method's file defines; raises ParameterError if there is no such file."""
+    module = importlib.import_module(f"stages.{room_of(name)}.{name}")
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "scopes")
+    ]
+    if len(found) != 1:
+        raise TypeError(f"{module.__name__}: expected one class with `paper`, `refits`, `scopes`, got {len(found)}")
+    return found[0]
+
+
+def load(name: str, settings: Mapping[str, Any] | None = None) -> Any:
+    """The method with these settings, a LinearSolver or an AttentionSolver.
+
+    Raises ParameterError that names the setting which is wrong.
+    """
+    kind, known = class_of(name), settings_of(name)
+    for setting in settings or {}:
+        if setting not in known:
+            expected = ", ".join(known) or "none"
+            raise ParameterError(f"methods.{name}: unknown setting {setting!r}: expected one of: {expected}")
+    try:
+        return TypeAdapter(kind).validate_python(dict(settings or {}))
+    except ParameterError as error:
+        raise ParameterError(f"methods.{name}.{error}") from None
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(str(part) for part in fault["loc"])
+        raise ParameterError(f"methods.{name}.{place}: {fault['msg']}, got {fault['input']!r}") from None
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Names and defaults of a method's settings."""
+    return {field.name: field.default for field in dataclasses.fields(class_of(name))}
+
+
+def _files(room: str) -> list[Path]:
+    return sorted((Path(__file__).parent / room).glob("*.py"))
