@@ -82,9 +82,9 @@ def problems(model: StreamedModel, index: int, folder: Path) -> Iterator[LinearP
         yield LinearProblem(torch.cat(parts), one.gram, one.mean, one.tokens, tuple(len(part) for part in parts))
 
 
-def works_of(methods: list[str], budget: Budget, peer: Path | None) -> dict[str, Callable[[LinearProblem], Any]]:
+def works_of(names: list[str], budget: Budget, peer: Path | None) -> dict[str, Callable[[LinearProblem], Any]]:
     works: dict[str, Callable[[LinearProblem], Any]] = {}
-    for method in methods:
+    for method in names:
         solver = methods.load(method)
         works[method] = lambda problem, solver=solver: solver(problem, budget).weight
     works["sparsegpt, refit: cg, 10 steps"] = lambda problem: refitted(problem, budget)
