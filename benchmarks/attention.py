@@ -33,6 +33,7 @@ from stages.attention import attention_iht
 from stages.attention.contract import AttentionProblem
 from stages.attention.matrix import Heads
 from stages.memory import peak_memory_mb
+from stages.models.attention import query_and_key
 from stages.models.streamed import StreamedModel
 from stages.solvers.contract import Budget, LinearProblem
 from stages.walk import advance, collect, write_embeddings
@@ -102,7 +103,7 @@ def measured(folder: Path, block: int, work: str) -> str:
 @contextmanager
 def opened(model: StreamedModel, block: int, states: Path) -> Iterator[AttentionProblem]:
     """The q and k of the block as a problem."""
-    pair = [linear for linear in model.linears(block) if linear.role in ("attention.q", "attention.k")]
+    pair = query_and_key(model, block)
     dense = torch.cat([model.stored_weight(linear) for linear in pair]).float()
     (one,) = (one for one in collect(model, block, states, CHUNK, torch.float32) if pair[0].name in one.linears)
     linear = LinearProblem(dense, one.gram, one.mean, one.tokens, tuple(linear.shape[0] for linear in pair))

@@ -21,6 +21,8 @@ from stages.params import Params
 from stages.params.pruning import Rule
 from stages.solvers.contract import Budget, LinearSolver
 
+Solver = LinearSolver | AttentionSolver
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -34,7 +36,7 @@ class Assignment:
     """
 
     method: str
-    solver: LinearSolver | AttentionSolver
+    solver: Solver
     sparsity: float
     pattern: str
     scope: str
@@ -88,7 +90,7 @@ def assign(params: Params, model: StreamedModel) -> dict[str, Assignment]:
 
     Raises ParameterError where a rule asks for what its method, or the linear's width, cannot do.
     """
-    found, solvers = dict[str, Assignment](), dict[int, LinearSolver | AttentionSolver]()
+    found, solvers = dict[str, Assignment](), dict[int, Solver]()
     linears = [linear for index in range(model.blocks) for linear in model.linears(index)]
     for linear in linears:
         number, rule = _rule_of(params, linear)
@@ -119,14 +121,14 @@ def _rule_of(params: Params, linear: Linear) -> tuple[int, Rule]:
     return -1, Rule()
 
 
-def _solver_of(params: Params, rule: Rule) -> LinearSolver | AttentionSolver:
+def _solver_of(params: Params, rule: Rule) -> Solver:
     method = rule.method or params.solve.method
     settings = params.methods.get(method, {}) if rule.settings is None else rule.settings
-    solver: LinearSolver | AttentionSolver = methods.load(method, settings)
+    solver: Solver = methods.load(method, settings)
     return solver
 
 
-def _resolved(params: Params, rule: Rule, solver: LinearSolver | AttentionSolver, linear: Linear) -> Assignment:
+def _resolved(params: Params, rule: Rule, solver: Solver, linear: Linear) -> Assignment:
     method = rule.method or params.solve.method
     asked = rule.scope or params.solve.scope
     scope = solver.scopes[0] if asked == "auto" else asked

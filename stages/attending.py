@@ -19,7 +19,7 @@ from stages.models.attention import AttentionProbe
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.solvers.contract import LinearProblem
-from stages.walk import HELD_OUT
+from stages.walk import fitted_sequences
 
 KEPT = 1 << 27
 """Bytes of what is made of the sequences that are kept for the next time, however many there are."""
@@ -111,7 +111,7 @@ class Attending:
         One sequence in eight is held out; there must be at least two.
         """
         sequences = states_shape(self.states)[0]
-        split = sequences - max(sequences // HELD_OUT, 1)
+        split = fitted_sequences(sequences)
         dense_states = self.dense_states if corrected else self.states
         with AttentionProbe(self.model, self.index) as probe:
             weights, kept = dict(zip(probe.linears, dense.split(linear.rows), strict=True)), Kept()

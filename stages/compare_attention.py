@@ -37,7 +37,8 @@ def main(run: StageRun) -> None:
     told: dict[str, Any] = {"state": "off", "reason": "evaluate.attention.sequences is 0"}
     made_from = {"texts": identity_of(TEXTS), "model": identity_of(MODEL), "pruned": sha256_of(PRUNING_MANIFEST)}
     if settings.sequences:
-        dense, pruned = open_model(run.params.compute)[0], _open_pruned(run, facts)
+        dense, _ = open_model(run.params.compute)
+        pruned = _open_pruned(dense, facts)
         texts = _texts(settings, facts["calibration"], dense.positions)
         shape = dict(zip(("sequences", "length"), texts["held_out"].shape, strict=True))
         made_from |= compute_facts(dense.device, dense.dtype, run.params.compute.chunk)
@@ -127,7 +128,7 @@ def _texts(settings: Attention, calibration: dict[str, Any], positions: int | No
     return {"calibration": seen, "held_out": unseen[: seen.numel()].view_as(seen)}
 
 
-def _open_pruned(run: StageRun, facts: dict[str, Any]) -> StreamedModel:
+def _open_pruned(dense: StreamedModel, facts: dict[str, Any]) -> StreamedModel:
     """The pruned model, checked against its manifest and as pruned from the model at hand."""
     source = read_manifest(MODEL)
     if facts["source_files"] != source["files"]:
@@ -135,7 +136,6 @@ def _open_pruned(run: StageRun, facts: dict[str, Any]) -> StreamedModel:
     for name in facts["files"]:
         verified(PRUNED, name, facts)
     trust = bool(source.get("source", {}).get("trust_remote_code", False))
-    dense = open_model(run.params.compute)[0]
     return StreamedModel(PRUNED, dense.device, str(dense.dtype).removeprefix("torch."), trust)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,11 +21,12 @@ SHARED = {
 """Rooms of methods, layer-wise and of the attention matrix, and the files there that are none."""
 
 
-def names(room: Room | None = None) -> list[str]:
-    """Names of the methods of one room, or of all: every file that is not shared machinery."""
+@cache
+def names(room: Room | None = None) -> tuple[str, ...]:
+    """Names of the methods of one room, or of all: every file that is not shared machinery. Looked up once."""
     rooms = SHARED if room is None else {room: SHARED[room]}
     found = (path.stem for room, shared in rooms.items() for path in _files(room) if path.stem not in shared)
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def room_of(name: str) -> Room:

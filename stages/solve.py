@@ -177,7 +177,8 @@ class _Walk:
 
     def _key(self, index: int) -> str:
         assignments = self._of(index)
-        files = {f"{methods.room_of(one.method)}/{one.method}.py" for one in assignments.values()}
+        used = {one.method for one in assignments.values()}
+        files = {f"{methods.room_of(name)}/{name}.py" for name in used}
         if any(one.joint for one in assignments.values()):
             files.update(ATTENTION)
         unchanged = self.params.solve.inputs == "dense" or self.changed is None

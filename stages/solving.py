@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from stages.models.compute import synchronize
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.params.pruning import Solve
-from stages.solvers.contract import LinearProblem, LinearSolution, errors_of
+from stages.solvers.contract import LinearProblem, LinearSolution, LinearSolver, errors_of
 from stages.walk import InputStatistics
 
 Entry = tuple[Row, Tensor, Tensor | None]
@@ -160,12 +160,13 @@ class BlockSolver:
     def _run(self, chosen: list[Assignment], problem: LinearProblem, dense: Tensor) -> LinearSolution:
         """The method's solution; `dense` are the weights before pruning."""
         first, budget = chosen[0], budget_of(chosen)
-        if not isinstance(first.solver, AttentionSolver):
-            return first.solver(problem, budget)
+        if not first.joint:
+            return cast(LinearSolver, first.solver)(problem, budget)
         if self.attending is None:
             raise ValueError(f"{first.method}: what enters the attention is not at hand")
-        with self.attending.problem(problem, dense, first.solver.batch, first.corrected) as attention:
-            return first.solver(attention, budget)
+        solver = cast(AttentionSolver, first.solver)
+        with self.attending.problem(problem, dense, solver.batch, first.corrected) as attention:
+            return solver(attention, budget)
 
     def _refitted(self, problem: LinearProblem, solution: LinearSolution, how: str) -> LinearSolution:
         """The kept weights anew by least squares on the mask, in unit-diagonal coordinates."""

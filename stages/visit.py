@@ -25,7 +25,7 @@ from stages.models.capture import adders, input_groups
 from stages.models.stepwise import Stepwise, Stop
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
-from stages.walk import HELD_OUT, InputStatistics, finite
+from stages.walk import InputStatistics, finite, fitted_sequences
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class BlockVisit:
         lacks = _Lacks(linears, dense.model, self._adders[group])
         grams = self._no_gram(linears), self._no_gram(linears)
         crosses = self._no_cross(lacks), self._no_cross(lacks)
-        start, fitted = 0, self._sequences - max(self._sequences // HELD_OUT, 1)
+        start, fitted = 0, fitted_sequences(self._sequences)
         for ours, theirs in zip(self._steps.stops(group), self._dense_steps.stops(group), strict=True):
             stop = min(start + self._chunk, self._sequences)
             shares = (min(max(fitted - start, 0), stop - start), max(stop - max(fitted, start), 0))

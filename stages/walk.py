@@ -25,6 +25,11 @@ HELD_OUT = 8
 """One sequence in so many is held out, to choose by."""
 
 
+def fitted_sequences(sequences: int) -> int:
+    """How many of these, the first ones, are fitted to; at least one is held out."""
+    return sequences - max(sequences // HELD_OUT, 1)
+
+
 @dataclass(frozen=True)
 class InputStatistics:
     """What is known of one input of a block's linears.

@@ -28,7 +28,7 @@ from stages.models.attention import AttentionProbe
 from stages.models.streamed import StreamedModel
 from stages.runner import progress
 from stages.solvers.contract import Budget, LinearProblem
-from stages.walk import HELD_OUT, InputStatistics, advance, collect, write_embeddings
+from stages.walk import InputStatistics, advance, collect, fitted_sequences, write_embeddings
 
 RESULTS, DATA, CPU = Path("results"), Path("../../data"), torch.device("cpu")
 CHUNK = 8
@@ -113,7 +113,7 @@ def attention_problem(inputs: StoredInputs, dense: Tensor, shared: InputStatisti
     """q and k as a problem, one sequence in eight held out to choose by."""
     rows = tuple(linear.shape[0] for linear in inputs.probe.linears)
     linear = LinearProblem(dense, shared.gram, shared.mean, shared.tokens, rows)
-    split = inputs.last - max(inputs.last // HELD_OUT, 1)
+    split = fitted_sequences(inputs.last)
     return AttentionProblem(linear, dense, replace(inputs, last=split), replace(inputs, first=split))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -45,7 +45,6 @@ class AttentionProblem:
     held: AttentionInputs
 
 
-@runtime_checkable
 class AttentionSolver(Protocol):
     """A method: a frozen dataclass of its settings; paper, refits, scopes as of a LinearSolver.
 

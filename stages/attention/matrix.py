@@ -70,11 +70,10 @@ def errors_between(pruned: Heads, dense: Heads) -> Errors:
     error, energy = (torch.zeros(heads, dtype=torch.float64, device=pruned.query.device) for _ in range(2))
     least = torch.ones_like(error)
     for sequence, rows, keys in _pieces(pruned):
-        ours, hidden = _probabilities(pruned, sequence, rows, keys)
-        theirs, _ = _probabilities(dense, sequence, rows, keys)
+        ours, theirs = (_probabilities(heads, sequence, rows, keys) for heads in (pruned, dense))
         energy += theirs.square().sum((1, 2), dtype=torch.float64)
         error += (ours - theirs).square().sum((1, 2), dtype=torch.float64)
-        shown = ours if hidden is None else ours.masked_fill(hidden, 1.0)
+        shown = ours if pruned.mask is None else ours.masked_fill(_hidden(pruned.mask, sequence, rows, keys), 1.0)
         least = torch.minimum(least, shown.amin((1, 2)).double())
     return Errors(error, energy, least)
 
@@ -101,8 +100,7 @@ class _SquaredError(torch.autograd.Function):
         d_query, d_key = torch.zeros_like(query), torch.zeros_like(key)
         total = torch.zeros((), dtype=torch.float64, device=query.device)
         for sequence, rows, keys in _pieces(pruned):
-            ours, _ = _probabilities(pruned, sequence, rows, keys)
-            theirs, _ = _probabilities(dense, sequence, rows, keys)
+            ours, theirs = (_probabilities(heads, sequence, rows, keys) for heads in (pruned, dense))
             difference = ours - theirs
             total += torch.linalg.vector_norm(difference).double().square()
             if wanted:
@@ -137,20 +135,23 @@ def _last_seen(heads: Heads, sequence: int, rows: slice) -> int:
     n = heads.key.shape[2]
     if heads.mask is None:
         return n
-    seen = (_of_sequence(heads.mask, sequence)[:, rows] > _lowest(heads.query) / 2).any(0).any(0).nonzero()
+    seen = (~_hidden(heads.mask, sequence, rows, slice(0, n))).any(0).any(0).nonzero()
     return int(seen[-1]) + 1 if len(seen) else n
 
 
-def _probabilities(heads: Heads, sequence: int, rows: slice, keys: slice) -> tuple[Tensor, Tensor | None]:
-    """(heads, rows, keys) of the attention matrix, and where the mask excludes, if there is one."""
-    logits, hidden = _logits(heads, sequence, rows, keys), None
+def _hidden(mask: Tensor, sequence: int, rows: slice, keys: slice) -> Tensor:
+    """(heads or 1, rows, keys): where the mask excludes."""
+    return _of_sequence(mask, sequence)[:, rows, keys] <= _lowest(mask) / 2
+
+
+def _probabilities(heads: Heads, sequence: int, rows: slice, keys: slice) -> Tensor:
+    """(heads, rows, keys) of the attention matrix."""
+    logits = _logits(heads, sequence, rows, keys)
     if heads.softcap is not None:
         logits = torch.tanh(logits / heads.softcap) * heads.softcap
     if heads.mask is not None:
-        mask = _of_sequence(heads.mask, sequence)[:, rows, keys]
-        hidden = mask <= _lowest(heads.query) / 2
-        logits = logits + mask
-    return torch.softmax(logits, -1), hidden
+        logits = logits + _of_sequence(heads.mask, sequence)[:, rows, keys]
+    return torch.softmax(logits, -1)
 
 
 def _logits(heads: Heads, sequence: int, rows: slice, keys: slice) -> Tensor:

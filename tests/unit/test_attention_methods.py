@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from stages import methods
 from stages.attention.contract import attention_error, batch_order
@@ -24,12 +22,6 @@ QUICK = {"attention_gd": {"steps": 5}, "attention_iht": {"steps": 20, "warm": 5}
 
 def quick(name, **settings):
     return methods.load(name, QUICK[name] | settings)
-
-
-@EVERY_METHOD
-def test_params_yaml_shows_every_setting_with_its_default(name):
-    shown = yaml.safe_load((Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8"))["methods"][name]
-    assert shown == methods.settings_of(name)
 
 
 @EVERY_METHOD

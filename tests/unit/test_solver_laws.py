@@ -24,7 +24,7 @@ def scopes_of(name):
     return [scope for scope in methods.class_of(name).scopes if scope != "model"]
 
 
-@EVERY_SOLVER
+@pytest.mark.parametrize("name", methods.names())
 def test_params_yaml_shows_every_setting_with_its_default(name):
     shown = yaml.safe_load((Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8"))["methods"][name]
     assert shown == methods.settings_of(name)
