@@ -13,12 +13,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from stages.errors import ParameterError
 
-Room = Literal["solvers", "attention"]
-SHARED = {
+Room = Literal["solvers", "attention", "structured"]
+SHARED: dict[Room, frozenset[str]] = {
     "solvers": frozenset({"__init__", "contract"}),
     "attention": frozenset({"__init__", "contract", "matrix", "fused"}),
+    "structured": frozenset({"__init__", "contract", "ranking"}),
 }
-"""Rooms of methods, layer-wise and of the attention matrix, and the files there that are none."""
+"""Rooms of methods, layer-wise, of the attention matrix and of whole units, and the files there that are none."""
 
 
 @cache
@@ -31,10 +32,9 @@ def names(room: Room | None = None) -> tuple[str, ...]:
 
 def room_of(name: str) -> Room:
     """Where a method stands; raises ParameterError if there is no such file."""
-    if name in names("attention"):
-        return "attention"
-    if name in names("solvers"):
-        return "solvers"
+    for room in SHARED:
+        if name in names(room):
+            return room
     raise ParameterError(f"unknown method {name!r}: expected one of {', '.join(names())}")
 
 
@@ -44,15 +44,15 @@ def class_of(name: str) -> Any:
     found = [
         value
         for value in vars(module).values()
-        if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "scopes")
+        if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "paper")
     ]
     if len(found) != 1:
-        raise TypeError(f"{module.__name__}: expected one class with `paper`, `refits`, `scopes`, got {len(found)}")
+        raise TypeError(f"{module.__name__}: expected one class with a `paper`, got {len(found)}")
     return found[0]
 
 
 def load(name: str, settings: Mapping[str, Any] | None = None) -> Any:
-    """The method with these settings, a LinearSolver or an AttentionSolver.
+    """The method with these settings, a LinearSolver, an AttentionSolver or a UnitScorer.
 
     Raises ParameterError that names the setting which is wrong.
     """

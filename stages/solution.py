@@ -1,9 +1,9 @@
-"""The solution of a block on disk: packed masks, refitted weights, a row a linear."""
+"""The solution of a block on disk: packed masks, refitted weights, a row a linear; kept units and biases."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -16,20 +16,44 @@ from stages.models.structure import Linear
 from stages.tensorfile import TensorFile, read_tensors, write_tensors
 
 
-def write_block(path: Path, solved: Sequence[tuple[Row, Tensor, Tensor | None]]) -> None:
-    """Write rows with their masks (d_out, d_in) and, where the method refits, the kept weights (kept,)."""
-    tensors: dict[str, Tensor] = {}
+def write_block(
+    path: Path,
+    solved: Sequence[tuple[Row, Tensor, Tensor | None]],
+    units: Mapping[str, Tensor] | None = None,
+    biases: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write rows with their masks (d_out, d_in) and, where the method refits, the kept weights (kept,).
+
+    units: by kind, which heads and channels (units,) bool are kept, where a structured method chose them;
+    biases: (d_out,) of linears, by name, where they are not the dense model's.
+    """
+    tensors = {f"units.{kind}": pack(keep) for kind, keep in (units or {}).items()}
+    tensors |= {f"{linear}.bias": bias.cpu() for linear, bias in (biases or {}).items()}
     for row, keep, kept in solved:
         tensors[f"{row['linear']}.keep"] = pack(keep)
         if kept is not None:
             tensors[f"{row['linear']}.kept"] = kept.cpu()
-    write_tensors(path, tensors, {"rows": json.dumps([row for row, _, _ in solved], sort_keys=True)})
+    facts = {"rows": [row for row, _, _ in solved], "units": {kind: len(keep) for kind, keep in (units or {}).items()}}
+    write_tensors(path, tensors, {name: json.dumps(fact, sort_keys=True) for name, fact in facts.items()})
 
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a block's solution."""
     rows: list[Row] = json.loads(TensorFile(path).metadata["rows"])
     return rows
+
+
+def read_units(path: Path) -> dict[str, Tensor]:
+    """Which units (units,) bool of each kind are kept; nothing where no structured method chose them."""
+    file = TensorFile(path)
+    counts: dict[str, int] = json.loads(file.metadata["units"])
+    return {kind: unpack(file.read([f"units.{kind}"])[f"units.{kind}"], (count,)) for kind, count in counts.items()}
+
+
+def read_biases(path: Path, linears: Sequence[Linear]) -> dict[str, Tensor]:
+    """Biases (d_out,) that are not the dense model's, under their parameters' names."""
+    file = TensorFile(path)
+    return file.read(name for linear in linears if (name := f"{linear.name}.bias") in file.places)
 
 
 def read_masks(path: Path, linears: Sequence[Linear]) -> dict[str, Tensor]:
@@ -53,5 +77,6 @@ def read_pruned(path: Path, linears: Sequence[Linear], model: StreamedModel) -> 
 
 
 def read_weights(path: Path, linears: Sequence[Linear], model: StreamedModel) -> dict[str, Tensor]:
-    """The pruned weight of each linear, under its parameter's name and as the checkpoint stores it."""
-    return {linear.tensor: weight for linear, _, weight in read_pruned(path, linears, model)}
+    """The pruned weight of each linear and the changed biases, by parameter and as the checkpoint stores them."""
+    weights = {linear.tensor: weight for linear, _, weight in read_pruned(path, linears, model)}
+    return weights | read_biases(path, linears)

@@ -66,6 +66,15 @@ class StreamedModel:
         """The module with this dotted name."""
         return self._model.get_submodule(name)
 
+    @property
+    def config(self) -> Any:
+        """The configuration of the language model."""
+        return self._model.config.get_text_config()
+
+    def has_bias(self, linear: Linear) -> bool:
+        """Whether a linear has a bias."""
+        return getattr(self.module(linear.name), "bias", None) is not None
+
     def stored_weight(self, linear: Linear) -> Tensor:
         """Weight (d_out, d_in) of a linear as the checkpoint holds it, on the CPU."""
         return linear.weight(self._read([linear.tensor])[linear.tensor])

@@ -1,0 +1,59 @@
+"""What every structured method takes and gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class UnitProblem:
+    """The units of one kind in a block, and what is known of the linear that reads them (o or down).
+
+    dense:      (d_out, d_in) weight of that linear, in the dtype and on the device of `gram`.
+    gram:       (d_in, d_in) mean over tokens of x xᵀ of its inputs; mean: (d_in,); tokens: how many.
+    columns:    (units, columns of each) inputs that belong to each unit.
+    parameters: of one unit, in all linears that it is a part of.
+    coupled:    all weights of each unit, (units, weights of each): rows of the linears that make it, then its columns
+                of `dense`; only for methods that ask for it (`needs`).
+    gradients:  of the loss of the calibration text with respect to `coupled`, one for each part of the text:
+                (parts, units, weights of each); only for methods that ask for it.
+    """
+
+    dense: Tensor
+    gram: Tensor
+    mean: Tensor
+    tokens: int
+    columns: Tensor
+    parameters: int
+    coupled: Tensor | None = None
+    gradients: Tensor | None = None
+
+
+Need = Literal["coupled", "gradients"]
+Allocation = Literal["global", "uniform"]
+Compensation = Literal["weights", "bias", "affine", "none"]
+
+
+class UnitScorer(Protocol):
+    """A method: a frozen dataclass of its settings.
+
+    paper:        where it comes from, in one line.
+    needs:        what of a problem it asks for beside the statistics.
+    allocation:   how its paper ranks: all blocks together, or each block by itself.
+    compensation: what its paper makes up for removed units by.
+    """
+
+    paper: str
+    needs: frozenset[Need]
+    allocation: Allocation
+    compensation: Compensation
+
+    def __call__(self, problem: UnitProblem) -> Tensor:
+        """Scores (units,), higher for those more worth keeping; comparable between blocks, and per parameter.
+
+        Inputs are left as they are.
+        """
+        ...
