@@ -18,7 +18,7 @@ import yaml
 from stages.artifacts.manifest import sha256_of
 
 pytestmark = pytest.mark.pipeline
-FROM_SOLVE = ["solve", "assemble", "compare_attention", "evaluate", "report"]
+FROM_SOLVE = ["solve", "assemble", "compare_attention", "measure_speed", "evaluate", "report"]
 
 
 def metrics(project, which):
