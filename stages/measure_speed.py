@@ -70,18 +70,16 @@ def ratios(rows: list[Row], dense: dict[str, Any], pruned: dict[str, Any]) -> di
 def _measured(run: StageRun, facts: dict[str, Any]) -> tuple[dict[str, Any], list[Row]]:
     settings, compute = run.params.evaluate.speed, run.params.compute
     trust, prompt = _checked(facts), _prompt(settings)
-    models = {name: load_model(folder, compute.dtype, compute.device, trust) for name, folder in FOLDERS.items()}
-    for name, model in models.items():
-        _check_length(settings, FOLDERS[name], longest_input(model))
     figures: dict[str, dict[str, Any]] = {
-        name: {**size_of(model), **macs_of(model, settings.prompt, settings.generate)} for name, model in models.items()
+        name: _sizes(settings, folder, compute.dtype, trust) for name, folder in FOLDERS.items()
     }
-    steps = len(models) * (1 + settings.warmup + settings.repeats)
+    steps = len(FOLDERS) * (1 + settings.warmup + settings.repeats)
     with progress(total=steps, desc="measure", unit="run") as bar:
         for name, folder in FOLDERS.items():
             peak = peak_in_process(folder, compute.dtype, compute.device, trust, prompt, settings.generate)
             figures[name]["peak_memory_mb"] = peak
             bar.update()
+        models = {name: load_model(folder, compute.dtype, compute.device, trust) for name, folder in FOLDERS.items()}
         rows = timed(models, prompt, settings.generate, settings.warmup, settings.repeats, bar.update)
     ratio = ratios(rows, figures["dense"], figures["pruned"])
     told = {
@@ -118,13 +116,17 @@ def _prompt(settings: Speed) -> Tensor:
     return tokens[:count].long().view(settings.batch, settings.prompt)
 
 
-def _check_length(settings: Speed, folder: Path, longest: int | None) -> None:
+def _sizes(settings: Speed, folder: Path, dtype: str, trust: bool) -> dict[str, Any]:
+    """Size and MACs of a model, which is in memory only meanwhile; ParameterError if it has too few positions."""
+    model = load_model(folder, dtype, "cpu", trust)
+    longest = longest_input(model)
     asked = settings.prompt + settings.generate
     if longest is not None and asked > longest:
         raise ParameterError(
             f"evaluate.speed: expected prompt + generate of at most {longest} positions, which the model in {folder} "
             f"was made for, got {settings.prompt} + {settings.generate}: use smaller ones"
         )
+    return {**size_of(model), **macs_of(model, settings.prompt, settings.generate)}
 
 
 def _checked(facts: dict[str, Any]) -> bool:
