@@ -57,3 +57,8 @@ class UnitScorer(Protocol):
         Inputs are left as they are.
         """
         ...
+
+
+def per_unit(scores: Tensor, columns: Tensor) -> Tensor:
+    """Mean score (units,) of the columns (units, columns of each) of each unit; scores: (d_in,)."""
+    return scores[columns.to(scores.device)].mean(1)
