@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -16,10 +17,9 @@ class UnitProblem:
     gram:       (d_in, d_in) mean over tokens of x xᵀ of its inputs; mean: (d_in,); tokens: how many.
     columns:    (units, columns of each) inputs that belong to each unit.
     parameters: of one unit, in all linears that it is a part of.
-    coupled:    all weights of each unit, (units, weights of each): rows of the linears that make it, then its columns
-                of `dense`; only for methods that ask for it (`needs`).
-    gradients:  of the loss of the calibration text with respect to `coupled`, one for each part of the text:
-                (parts, units, weights of each); only for methods that ask for it.
+    salience:   how much of the calibration text's loss each unit carries: (units, linears) for each term of
+                linalg/salience.py, the linears that make it and then this one; only for methods that ask for it
+                (`needs`).
     """
 
     dense: Tensor
@@ -28,11 +28,10 @@ class UnitProblem:
     tokens: int
     columns: Tensor
     parameters: int
-    coupled: Tensor | None = None
-    gradients: Tensor | None = None
+    salience: Mapping[str, Tensor] | None = None
 
 
-Need = Literal["coupled", "gradients"]
+Need = Literal["salience"]
 Allocation = Literal["global", "uniform"]
 Compensation = Literal["weights", "bias", "affine", "none"]
 
