@@ -17,7 +17,7 @@ Room = Literal["solvers", "attention", "structured"]
 SHARED: dict[Room, frozenset[str]] = {
     "solvers": frozenset({"__init__", "contract"}),
     "attention": frozenset({"__init__", "contract", "matrix", "fused"}),
-    "structured": frozenset({"__init__", "contract", "ranking"}),
+    "structured": frozenset({"__init__", "contract", "ranking", "taylor"}),
 }
 """Rooms of methods, layer-wise, of the attention matrix and of whole units, and the files there that are none."""
 

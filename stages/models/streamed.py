@@ -144,6 +144,7 @@ class StreamedModel:
                 self._added_biases.pop(name).bias = None
             return_freed_memory()
 
+    @torch.no_grad()
     def embed(self, tokens: Tensor) -> Iterator[Tensor]:
         """Hidden states (1, length, width) entering block 0, for each row of token ids (sequences, length)."""
 
@@ -157,7 +158,10 @@ class StreamedModel:
                 yield self._forward(input_ids=row.to(self.device))
 
     def run(self, index: int, states: Tensor) -> Tensor:
-        """Output of block `index`, which must be loaded, for `states` (sequences, length, width)."""
+        """Output of block `index`, which must be loaded, for `states` (sequences, length, width).
+
+        It can be differentiated if `states` can.
+        """
         output = self.run_inside(index, states)
         if output is None:
             raise ArchitectureError(f"{type(self._model).__name__}: the forward did not reach block {index}")
@@ -167,7 +171,30 @@ class StreamedModel:
     def run_inside(self, index: int, states: Tensor) -> Any:
         """What the loaded block answers, or what a hook inside it ended the forward with (Finished)."""
         self._entering = states.to(self.device, self.dtype)
-        return self._forward(inputs_embeds=self._placeholder(*states.shape[:2]))
+        with torch.set_grad_enabled(states.requires_grad):
+            return self._forward(inputs_embeds=self._placeholder(*states.shape[:2]))
+
+    @contextmanager
+    def ended(self) -> Iterator[Callable[[Tensor], Tensor]]:
+        """A function from states (sequences, length, width) that left the last block to logits: norm and head.
+
+        The logits can be differentiated if the states can.
+        """
+        through = _through_in_tuple if self._answers_with_tuple() else _through
+
+        def logits(states: Tensor) -> Tensor:
+            self._entering = states.to(self.device, self.dtype)
+            with torch.set_grad_enabled(states.requires_grad):
+                placeholder = self._placeholder(*states.shape[:2])
+                found: Tensor = self._model(inputs_embeds=placeholder, use_cache=False).logits
+            return found
+
+        with ExitStack() as stack:
+            stack.enter_context(self._embeddings())
+            for block in self._blocks:
+                stack.enter_context(forward_as(block, through))
+            stack.callback(self._blocks[0].register_forward_pre_hook(self._substitute, with_kwargs=True).remove)
+            yield logits
 
     @torch.no_grad()
     def logits(self, tokens: Tensor, replaced: Callable[[int], Mapping[str, Tensor]] | None = None) -> Tensor:
@@ -217,7 +244,6 @@ class StreamedModel:
         """How many positions the model was made for, or None where its configuration does not say."""
         return longest_input(self._model)
 
-    @torch.no_grad()
     def _forward(self, **inputs: Tensor) -> Any:
         try:
             self._model(**inputs, use_cache=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -17,9 +18,10 @@ class UnitProblem:
     columns:    (units, columns of each) inputs that belong to each unit.
     parameters: of one unit, in all linears that it is a part of.
     coupled:    all weights of each unit, (units, weights of each): rows of the linears that make it, then its columns
-                of `dense`; only for methods that ask for it (`needs`).
-    gradients:  of the loss of the calibration text with respect to `coupled`, one for each part of the text:
-                (parts, units, weights of each); only for methods that ask for it.
+                of `dense`; this and the rest only for methods that ask for them (`needs`).
+    salience:   how much of the calibration text's loss each unit carries: (units, linears) for each term of
+                linalg/salience.py, the linears that make it and then this one.
+    fisher:     (d_out, d_out) mean over tokens of g gᵀ, g the gradient of the loss in this linear's outputs.
     """
 
     dense: Tensor
@@ -29,10 +31,11 @@ class UnitProblem:
     columns: Tensor
     parameters: int
     coupled: Tensor | None = None
-    gradients: Tensor | None = None
+    salience: Mapping[str, Tensor] | None = None
+    fisher: Tensor | None = None
 
 
-Need = Literal["coupled", "gradients"]
+Need = Literal["coupled", "salience", "fisher"]
 Allocation = Literal["global", "uniform"]
 Compensation = Literal["weights", "bias", "affine", "none"]
 
