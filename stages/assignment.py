@@ -123,6 +123,11 @@ def _rule_of(params: Params, linear: Linear) -> tuple[int, Rule]:
 
 def _solver_of(params: Params, rule: Rule) -> Solver:
     method = rule.method or params.solve.method
+    if methods.room_of(method) == "structured":
+        raise ParameterError(
+            f"solve.rules: {method} removes whole heads and channels of all blocks: give it as solve.method, not in a "
+            "rule beside layer-wise methods"
+        )
     settings = params.methods.get(method, {}) if rule.settings is None else rule.settings
     solver: Solver = methods.load(method, settings)
     return solver

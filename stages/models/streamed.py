@@ -74,11 +74,19 @@ class StreamedModel:
 
     def has_bias(self, linear: Linear) -> bool:
         """Whether a linear has a bias."""
-        return getattr(self.module(linear.name), "bias", None) is not None
+        given = linear.name in self._added_biases
+        return not given and getattr(self.module(linear.name), "bias", None) is not None
 
     def stored_weight(self, linear: Linear) -> Tensor:
         """Weight (d_out, d_in) of a linear as the checkpoint holds it, on the CPU."""
         return linear.weight(self._read([linear.tensor])[linear.tensor])
+
+    def stored_bias(self, linear: Linear) -> Tensor:
+        """Bias (d_out,) of a linear as the checkpoint holds it, on the CPU; zeros where it has none."""
+        if not self.has_bias(linear):
+            return torch.zeros(linear.shape[0], dtype=self.stored)
+        name = f"{linear.name}.bias"
+        return self._read([name])[name]
 
     @contextmanager
     def loaded(self, index: int, replaced: Mapping[str, Tensor] | None = None) -> Iterator[None]:
