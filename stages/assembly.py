@@ -117,7 +117,7 @@ def _values(
             value = layout.cuts[tensor].of(value)
         if tensor in layout.padding:
             value = value.masked_fill(layout.padding[tensor], 0)
-        yield tensor, value
+        yield tensor, value.to(dtype)
 
 
 def _write(path: Path, values: Any) -> None:

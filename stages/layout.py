@@ -138,7 +138,8 @@ class Planner:
             advice = ["compensate by weights instead of biases"] if self._roles else []
             if new.heads != old.heads:
                 advice.append("keep all heads (solve.rules: roles [attention], sparsity 0)")
-            advice += [f"use {other}" for other in ("padded", "hetero") if other in self._others() and other != name]
+            others = self._others() - {name} - ({"padded"} if self._roles else set())
+            advice += [f"use {' or '.join(sorted(others))}"] if others else []
             raise ArchitectureError(
                 f"assemble.layout: {name}: no class of transformers' takes {told} ({error}): {' or '.join(advice)}"
             ) from None
