@@ -35,7 +35,13 @@ def compare_afresh(
         found = dict(zip(ways, answers(jobs), strict=True))
     except ValueError as error:
         raise ArtifactError(f"the checkpoint did not load in a fresh process: {error}: nothing was written") from None
-    differences = {way: _difference(answer, model, pruned, len(begin), largest) for way, answer in found.items()}
+    meant = {
+        sequence: model.logits(torch.tensor([sequence]), pruned.block)[0].cpu()
+        for sequence in {tuple(answer.sequence) for answer in found.values()}
+    }
+    differences = {
+        way: _difference(answer, meant[tuple(answer.sequence)], len(begin), largest) for way, answer in found.items()
+    }
     return {
         "in": "a fresh process",
         "dtype": "float32",
@@ -46,15 +52,16 @@ def compare_afresh(
     }
 
 
-def _difference(answer: Answer, model: StreamedModel, pruned: Pruned, begun: int, largest: float) -> float:
-    meant = model.logits(torch.tensor([answer.sequence]), pruned.block)[0].cpu()
+def _difference(answer: Answer, meant: Tensor, begun: int, largest: float) -> float:
+    """Largest difference from the logits (length, vocabulary) that were meant for the same sequence."""
     difference = float((answer.logits - meant).abs().max())
     if not difference <= largest:
         raise ArtifactError(
             f"the reloaded checkpoint's logits differ by {difference:g}: expected at most {largest:g} "
             "(assemble.max_logit_difference)"
         )
-    chosen = meant[begun - 1 : -1].gather(1, torch.tensor(answer.sequence[begun:])[:, None])[:, 0]
-    if bool((chosen < meant[begun - 1 : -1].amax(1) - 2 * largest).any()):
+    asked = meant[begun - 1 : -1]
+    chosen = asked.gather(1, torch.tensor(answer.sequence[begun:])[:, None])[:, 0]
+    if bool((chosen < asked.amax(1) - 2 * largest).any()):
         raise ArtifactError("the reloaded checkpoint generates other tokens than the masked dense model")
     return difference

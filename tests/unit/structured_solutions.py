@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import torch
+from transformers import AutoModelForCausalLM
 
 from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, write_manifest
+from stages.assembly import layout_of, write_checkpoint
+from stages.models import fresh
+from stages.models.load import load_model
 from stages.models.streamed import StreamedModel
 from stages.models.units import units_of
 from stages.places import block_file
@@ -71,3 +76,45 @@ def write_structured(model: StreamedModel, folder: Path, equal=False, heads=True
     facts = {"model": identity_of(model.checkpoint.folder), "solve": {}, "settings": {}, "calibration": {}}
     write_manifest(folder, facts)
     return Pruned(model, paths, {row["linear"]: row for row in rows})
+
+
+def made(folder, wanted, **solution):
+    """A solution of the model in `folder`/model, the layout it got, and the folder of its checkpoint."""
+    model = StreamedModel(folder / "model", torch.device("cpu"))
+    pruned = write_structured(model, folder / "solution", **solution)
+    layout = layout_of(pruned, wanted, False)
+    target = folder / f"out_{wanted}"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    write_checkpoint(folder / "model", target, pruned, layout, lambda done: None)
+    return pruned, layout, target
+
+
+def masked(pruned):
+    """The whole dense model with the solution's weights and biases."""
+    model = AutoModelForCausalLM.from_pretrained(pruned.model.checkpoint.folder).eval()
+    for index in range(pruned.model.blocks):
+        for name, tensor in pruned.block(index).items():
+            module, _, kind = name.rpartition(".")
+            setattr(model.get_submodule(module), kind, torch.nn.Parameter(tensor.to(model.dtype)))
+    return model
+
+
+def text_of(model, tokens, **options):
+    return model.generate(tokens, max_new_tokens=6, do_sample=False, eos_token_id=None, **options)
+
+
+def answering(logits=lambda logits: logits, last=lambda token: token):
+    """What the fresh process would answer, without the process: with other logits, or another last token."""
+
+    def answers(jobs):
+        found = []
+        for job in jobs:
+            model = load_model(Path(job.folder))
+            sequence = model.generate(torch.tensor([job.tokens]), max_new_tokens=job.new_tokens, do_sample=False)
+            sequence[0, -1] = last(sequence[0, -1])
+            with torch.no_grad():
+                found.append(fresh.Answer(sequence[0].tolist(), logits(model(sequence).logits[0])))
+        return found
+
+    return answers

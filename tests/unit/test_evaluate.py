@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from stages import evaluate
-from stages.artifacts.manifest import read_manifest, write_manifest
+from stages.artifacts.manifest import read_manifest, sha256_of, write_manifest
 from stages.runner import run_stage
 from tests.unit.tiny import tiny_workspace, write_params
 
@@ -169,9 +169,10 @@ def test_a_checkpoint_with_unequal_blocks_is_measured_as_the_same_one_padded_wit
         shutil.rmtree("data/pruned", ignore_errors=True)
         Path("data/pruned").mkdir()
         write_checkpoint(Path("data/model"), Path("data/pruned"), pruned, layout, lambda done: None)
-        Path("data/pruned/pruning_manifest.json").write_text("{}")
+        files = {path.name: sha256_of(path) for path in Path("data/pruned").iterdir()}
+        Path("data/pruned/pruning_manifest.json").write_text(json.dumps({"files": files}))
         assert run("pruned") == 0
         figures[wanted] = json.loads(Path("metrics/pruned.json").read_text())
     assert figures["hetero"]["tasks"] == figures["padded"]["tasks"]
-    loss = [one["perplexity"]["perplexity"] for one in figures.values()]
+    loss = [one["perplexity"]["value"] for one in figures.values()]
     assert loss[0] == pytest.approx(loss[1], rel=1e-5)

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import random
-import shutil
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from stages import restart
-from stages.artifacts.manifest import read_json, read_manifest, write_manifest
-from stages.assembly import layout_facts, layout_of, write_checkpoint
-from stages.errors import ArchitectureError, ArtifactError, ParameterError
-from stages.models import fresh, roles
+from stages.artifacts.manifest import read_json, write_manifest
+from stages.assembly import layout_facts
+from stages.errors import ArchitectureError, ParameterError
+from stages.models import fresh
 from stages.models.load import load_model
-from stages.models.streamed import StreamedModel
 from stages.models.units import units_of
-from stages.restart import compare_afresh
-from tests.unit.structured_solutions import write_structured
+from tests.unit.structured_solutions import made, masked, text_of
 from tests.unit.tiny import CONFIGS, VOCABULARY, save_tiny, tiny_model
 
 CPU = torch.device("cpu")
@@ -41,32 +35,6 @@ def tiny(tmp_path):
         return made(tmp_path, layout, **solution)
 
     return make
-
-
-def made(folder, wanted, **solution):
-    """The solution, the layout it got, and the checkpoint's folder."""
-    model = StreamedModel(folder / "model", CPU)
-    pruned = write_structured(model, folder / "solution", **solution)
-    layout = layout_of(pruned, wanted, False)
-    target = folder / f"out_{wanted}"
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir()
-    write_checkpoint(folder / "model", target, pruned, layout, lambda done: None)
-    return pruned, layout, target
-
-
-def masked(pruned):
-    """The whole dense model with the solution's weights and biases."""
-    model = AutoModelForCausalLM.from_pretrained(pruned.model.checkpoint.folder).eval()
-    for index in range(pruned.model.blocks):
-        for name, tensor in pruned.block(index).items():
-            module, _, kind = name.rpartition(".")
-            setattr(model.get_submodule(module), kind, torch.nn.Parameter(tensor.to(model.dtype)))
-    return model
-
-
-def text_of(model, tokens, **options):
-    return model.generate(tokens, max_new_tokens=6, do_sample=False, eos_token_id=None, **options)
 
 
 def same_answers(loaded, expected, tokens):
@@ -221,113 +189,3 @@ def test_a_fresh_process_gives_the_same_with_and_without_this_package(tmp_path, 
         assert answer.sequence == sequence[0].tolist()
         with torch.no_grad():
             torch.testing.assert_close(answer.logits, model(sequence).logits[0], rtol=1e-4, atol=1e-5)
-
-
-def answering(change):
-    """What the fresh process would answer, changed, without the process."""
-
-    def answers(jobs):
-        found = []
-        for job in jobs:
-            model, begin = load_model(Path(job.folder)), torch.tensor([job.tokens])
-            sequence = model.generate(begin, max_new_tokens=job.new_tokens, do_sample=False, eos_token_id=None)
-            with torch.no_grad():
-                found.append(change(fresh.Answer(sequence[0].tolist(), model(sequence).logits[0])))
-        return found
-
-    return answers
-
-
-def test_a_checkpoint_that_answers_otherwise_is_refused(tiny, tokens, monkeypatch):
-    pruned, layout, folder = tiny("llama", "hetero")
-
-    def compare():
-        return compare_afresh(folder, pruned, tokens[0], 1e-3, False, layout)
-
-    monkeypatch.setattr(restart, "answers", answering(lambda answer: answer))
-    assert compare()["ways"].keys() == {"remote", "imported"}
-    assert compare()["max_logit_difference"] < 1e-5
-    monkeypatch.setattr(restart, "answers", answering(lambda one: replace(one, logits=one.logits + 0.01)))
-    with pytest.raises(ArtifactError, match=r"differ by 0\.01\d*: expected at most 0\.001"):
-        compare()
-    monkeypatch.setattr(restart, "answers", lambda jobs: (_ for _ in ()).throw(ValueError("no such class")))
-    with pytest.raises(ArtifactError, match="did not load in a fresh process: no such class"):
-        compare()
-
-
-def solved(workspace, architecture, **solution):
-    """A workspace with a structured solution, as after solve, whose fresh process is this one."""
-    w = workspace(architecture)
-    texts = read_manifest(w.folder / "data/texts")["calibration"]
-    write_structured(StreamedModel(w.folder / "data/model", CPU), w.folder / "data/solution", **solution)
-    facts = read_manifest(w.folder / "data/solution")
-    facts["calibration"] = {"text": texts, "sequences": 6, "length": 16, "seed": 0}
-    write_manifest(w.folder / "data/solution", {key: value for key, value in facts.items() if key != "files"})
-    return w
-
-
-def test_the_stage_tells_the_layout_and_the_comparison_of_attention_that_heads_are_gone(workspace, monkeypatch):
-    monkeypatch.setattr(restart, "answers", answering(lambda answer: answer))
-    w = solved(workspace, "qwen2", biases=("attention.o", "mlp.down"), seed=3)
-    w.run("assemble", "compare_attention")
-    manifest = read_json(w.folder / "data/pruned/pruning_manifest.json")
-    layout = manifest["layout"]
-    assert (layout["name"], layout["class"]) == ("hetero", "HeteroQwen2ForCausalLM")
-    assert layout["parameters"] < layout["parameters_dense"]
-    assert "import secateur" in layout["load"]
-    assert manifest["reloaded"]["max_logit_difference"] < 1e-5
-    assert "modeling_hetero.py" in manifest["files"]
-    told = read_json(w.folder / "metrics/attention.json")
-    assert told["state"] == "off"
-    assert "heads were removed" in told["reason"]
-
-
-def test_attention_is_compared_where_all_heads_stay_however_narrow_the_mlp(workspace, monkeypatch):
-    monkeypatch.setattr(restart, "answers", answering(lambda answer: answer))
-    w = solved(workspace, "llama", heads=False)
-    w.run("assemble", "compare_attention")
-    assert read_json(w.folder / "data/pruned/pruning_manifest.json")["layout"]["name"] == "hetero"
-    assert read_json(w.folder / "metrics/attention.json")["state"] == "measured"
-
-
-@pytest.mark.parametrize(
-    ("architecture", "layout", "solution", "told"),
-    [
-        ("llama", "uniform", {}, "uniform wants as many heads in every block, got 1 to 2: rank each block by itself"),
-        ("gpt2", "hetero", {}, "hetero has classes for llama, mistral, qwen2, qwen3, got gpt2: use uniform"),
-        ("gpt2", "uniform", {"equal": True}, "keep all heads (solve.rules: roles [attention], sparsity 0) or"),
-        ("opt", "uniform", {"equal": True}, "embed_dim must be divisible by num_heads"),
-        ("gemma", "auto", {"biases": ("mlp.down",)}, "compensate by weights instead of biases"),
-        ("mistral", "padded", {"biases": ("mlp.down",)}, "compensate by weights instead of biases or use hetero"),
-    ],
-)  # fmt: skip
-def test_a_layout_that_cannot_be_had_is_refused_with_what_would_work(architecture, layout, solution, told, workspace):
-    w = solved(workspace, architecture, **solution)
-    w.change(assemble={"layout": layout})
-    code, line = w.fail("assemble")
-    assert code == 2
-    assert told in line
-    assert not (w.folder / "data/pruned").exists()
-
-
-def test_single_weights_leave_no_layout_to_choose(workspace):
-    w = workspace("llama", assemble={"layout": "uniform"})
-    w.run("extract", "statistics", "solve")
-    code, line = w.fail("assemble")
-    assert code == 2
-    assert "assemble.layout: uniform is for methods that remove heads and channels" in line
-
-
-def test_linears_of_unknown_roles_and_masks_that_keep_a_removed_unit_are_told(tiny, monkeypatch):
-    pruned, _, _ = tiny("llama", "hetero")
-    write_structured(pruned.model, pruned.solutions[0].parent, seed=1)
-    masks = pruned.masks(1)
-    monkeypatch.setattr(
-        type(pruned), "masks", lambda self, index: {one: torch.ones_like(k) for one, k in masks.items()}
-    )
-    with pytest.raises(ArtifactError, match="block 1: a mask keeps weights of removed"):
-        pruned.units(1)
-    monkeypatch.undo()
-    monkeypatch.setitem(roles.SUFFIXES, "mlp.down_proj", "other")
-    with pytest.raises(ArchitectureError, match="add the names of the linears to stages/models/roles"):
-        layout_of(pruned, "auto", False)
