@@ -8,6 +8,7 @@ compared before it is published.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from stages.artifacts.atomic import write_json
 from stages.artifacts.linears import TABLE, Row, read_table
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
 from stages.artifacts.tokens import read_tokens
-from stages.assembly import Pruned, write_checkpoint, write_masks
+from stages.assembly import layout_facts, layout_of, write_checkpoint, write_masks
 from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
+from stages.pruned import Pruned
 from stages.reload import compare
+from stages.restart import compare_afresh
 from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
 from stages.workspace import open_model, same_model
 
@@ -38,19 +41,25 @@ def main(run: StageRun) -> None:
     size = sum((MODEL / name).stat().st_size for name in source["files"])
     need_disk(Path(), size, "the pruned checkpoint")
     tokens = read_tokens(TEXTS, "calibration", read_manifest(TEXTS))
+    trust = bool(source.get("source", {}).get("trust_remote_code", False))
+    layout = layout_of(pruned, run.params.assemble.layout, trust)
 
     with run.output(PRUNED) as folder:
         with progress(total=size, desc="write", unit="B", unit_scale=True) as bar:
-            write_checkpoint(MODEL, folder, pruned, bar.update)
+            write_checkpoint(MODEL, folder, pruned, layout, bar.update)
         write_masks(folder, pruned)
-        trust = bool(source.get("source", {}).get("trust_remote_code", False))
-        figures = compare(folder, pruned, tokens, run.params.assemble.max_logit_difference, trust)
-        write_json(folder / PRUNING_MANIFEST.name, _facts(folder, solution, source, rows, figures))
+        again = compare if layout.values is None else partial(compare_afresh, layout=layout)
+        facts = {
+            **_facts(solution, source, rows),
+            "layout": layout_facts(pruned, layout),
+            "reloaded": again(folder, pruned, tokens, run.params.assemble.max_logit_difference, trust),
+            "versions": {"secateur": __version__, **{package: version(package) for package in PACKAGES}},
+            "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()},
+        }
+        write_json(folder / PRUNING_MANIFEST.name, facts)
 
 
-def _facts(
-    folder: Path, solution: dict[str, Any], source: dict[str, Any], rows: dict[str, Row], reloaded: dict[str, Any]
-) -> dict[str, Any]:
+def _facts(solution: dict[str, Any], source: dict[str, Any], rows: dict[str, Row]) -> dict[str, Any]:
     weights, kept = (sum(row[column] for row in rows.values()) for column in ("weights", "kept"))
     told = ("role", "method", "pattern", "weights", "kept", "sparsity", "relative_error", "damping", "attempts")
     return {
@@ -64,9 +73,6 @@ def _facts(
         "weights": weights,
         "kept": kept,
         "tensors": {f"{name}.weight": {key: row[key] for key in told} for name, row in rows.items()},
-        "reloaded": reloaded,
-        "versions": {"secateur": __version__, **{package: version(package) for package in PACKAGES}},
-        "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()},
     }
 
 

@@ -3,7 +3,7 @@
 Reads  data/model, data/pruned, data/texts.
 Writes data/attention (errors.parquet, a row a text, inputs, block and head; manifest.json) and metrics/attention.json.
 Takes seconds, so nothing is kept for a run that was killed: it begins again. A model whose attention cannot be
-reached is told in the outputs (state: unreachable) and fails nothing.
+reached (state: unreachable), or that lost heads (state: off), is told in the outputs and fails nothing.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ def main(run: StageRun) -> None:
     """Measure, or tell why not; publish the table, its manifest and the figures."""
     settings, facts = run.params.evaluate.attention, read_json(PRUNING_MANIFEST)
     rows = list[Row]()
-    told: dict[str, Any] = {"state": "off", "reason": "evaluate.attention.sequences is 0"}
+    fewer = facts["layout"].get("heads_removed", False)
+    why = "heads were removed: attention matrices have no counterpart" if fewer else "evaluate.attention.sequences is 0"
+    told: dict[str, Any] = {"state": "off", "reason": why}
     made_from = {"texts": identity_of(TEXTS), "model": identity_of(MODEL), "pruned": sha256_of(PRUNING_MANIFEST)}
-    if settings.sequences:
+    if settings.sequences and not fewer:
         dense, _ = open_model(run.params.compute)
         pruned = _open_pruned(dense, facts)
         texts = _texts(settings, facts["calibration"], dense.positions)

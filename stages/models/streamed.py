@@ -68,6 +68,12 @@ class StreamedModel:
         return self._model.get_submodule(name)
 
     @property
+    def parameters(self) -> int:
+        """How many parameters the model has; tied ones count once."""
+        self._model.tie_weights()
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    @property
     def config(self) -> Any:
         """The configuration of the language model."""
         return self._model.config.get_text_config()
@@ -149,7 +155,7 @@ class StreamedModel:
         finally:
             take_back(self._blocks[index])
             for name in [name for name in self._added_biases if name.startswith(start)]:
-                self._added_biases.pop(name).bias = None
+                self._added_biases.pop(name).register_parameter("bias", None)
             return_freed_memory()
 
     @torch.no_grad()
