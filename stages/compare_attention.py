@@ -34,7 +34,7 @@ def main(run: StageRun) -> None:
     """Measure, or tell why not; publish the table, its manifest and the figures."""
     settings, facts = run.params.evaluate.attention, read_json(PRUNING_MANIFEST)
     rows = list[Row]()
-    fewer = facts["layout"].get("heads_removed", False)
+    fewer = facts.get("layout", {}).get("heads_removed", False)
     why = "heads were removed: attention matrices have no counterpart" if fewer else "evaluate.attention.sequences is 0"
     told: dict[str, Any] = {"state": "off", "reason": why}
     made_from = {"texts": identity_of(TEXTS), "model": identity_of(MODEL), "pruned": sha256_of(PRUNING_MANIFEST)}

@@ -57,7 +57,7 @@ def answers(jobs: Sequence[Job]) -> list[Answer]:
         asked.write_text(json.dumps([asdict(jobs[place]) for place in order]), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-I", str(Path(__file__).resolve()), str(asked), str(told)],
-            capture_output=True, text=True, check=False, cwd=folder, 
+            capture_output=True, text=True, check=False, cwd=folder,
             env={**os.environ, "HF_MODULES_CACHE": folder, "HF_HUB_OFFLINE": "1"},
         )  # fmt: skip
         if done.returncode:
