@@ -21,6 +21,8 @@ from stages.assembly import Pruned, write_checkpoint, write_masks
 from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
 from stages.reload import compare
 from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
+from stages.sliced_checkpoint import compare_sliced, write_sliced
+from stages.slicing import LAYOUT as SLICED
 from stages.workspace import open_model, same_model
 
 SECTIONS = ("compute", "assemble")
@@ -33,18 +35,23 @@ def main(run: StageRun) -> None:
     solution = read_manifest(SOLUTION)
     same_model(solution, identity, SOLUTION)
     rows = {row["linear"]: row for row in read_table(verified(SOLUTION, TABLE, solution))}
-    pruned = Pruned(model, [verified(SOLUTION, block_file(index), solution) for index in range(model.blocks)], rows)
+    solutions = [verified(SOLUTION, block_file(index), solution) for index in range(model.blocks)]
     source = read_manifest(MODEL)
     size = sum((MODEL / name).stat().st_size for name in source["files"])
     need_disk(Path(), size, "the pruned checkpoint")
-    tokens = read_tokens(TEXTS, "calibration", read_manifest(TEXTS))
+    tokens, largest = read_tokens(TEXTS, "calibration", read_manifest(TEXTS)), run.params.assemble.max_logit_difference
 
     with run.output(PRUNED) as folder:
         with progress(total=size, desc="write", unit="B", unit_scale=True) as bar:
-            write_checkpoint(MODEL, folder, pruned, bar.update)
-        write_masks(folder, pruned)
-        trust = bool(source.get("source", {}).get("trust_remote_code", False))
-        figures = compare(folder, pruned, tokens, run.params.assemble.max_logit_difference, trust)
+            if solution.get("layout") == SLICED:
+                write_sliced(model, solutions, MODEL, folder, bar.update)
+                figures = compare_sliced(folder, model, solutions, tokens, largest)
+            else:
+                pruned = Pruned(model, solutions, rows)
+                write_checkpoint(MODEL, folder, pruned, bar.update)
+                write_masks(folder, pruned)
+                trust = bool(source.get("source", {}).get("trust_remote_code", False))
+                figures = compare(folder, pruned, tokens, largest, trust)
         write_json(folder / PRUNING_MANIFEST.name, _facts(folder, solution, source, rows, figures))
 
 
@@ -57,6 +64,7 @@ def _facts(
         "format": 1,
         "solve": solution["solve"],
         "settings": solution["settings"],
+        "layout": solution.get("layout", "dense"),
         "calibration": solution["calibration"],
         "source": {key: value for key, value in source.items() if key != "files"},
         "source_files": source["files"],

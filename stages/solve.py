@@ -32,6 +32,7 @@ from stages.models.streamed import StreamedModel
 from stages.params import Params
 from stages.places import SOLUTION, STATISTICS, block_file
 from stages.runner import StageRun, parser_of, progress, run_stage
+from stages.slicing import solve_sliced
 from stages.solution import read_rows, write_block
 from stages.solving import BlockSolver, Clock
 from stages.visit import BlockVisit, Stream
@@ -47,6 +48,9 @@ log = logging.getLogger("secateur")
 
 def main(run: StageRun) -> None:
     """Write one file a block, the table of linears and the manifest."""
+    if methods.room_of(run.params.solve.method) == "rotations":
+        solve_sliced(run)
+        return
     walk = _Walk(run)
     if run.params.solve.inputs == "dense":
         walk.solve_each()

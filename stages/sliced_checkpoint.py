@@ -1,0 +1,122 @@
+"""The checkpoint of a sliced model: the dense one's tensors rotated by the bases of a solution, checked by loading it.
+
+Rotated weights are made in float64, a block in memory. The logits of what was written are compared with those of the
+dense model told to project its hidden states: two ways to compute one function.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.assembly import NOT_COPIED
+from stages.errors import ArtifactError
+from stages.models.checkpoint import SINGLE
+from stages.models.load import load_model
+from stages.models.skeleton import build_skeleton
+from stages.models.sliced import CODE, sliced_values
+from stages.models.slicing import projecting, sliced_block
+from stages.models.streamed import StreamedModel
+from stages.slicing import cached, read_bases
+from stages.tensorfile import TensorFile, TensorWriter
+
+TOKENS = 64
+ROUNDING = 16
+"""Differences between logits that are due to the dtype: so many times its epsilon, of the largest logit."""
+
+
+def write_sliced(
+    model: StreamedModel, solutions: list[Path], source: Path, target: Path, tick: Callable[[int], object]
+) -> None:
+    """Write the sliced model beside its code and the files of `source` that are not weights."""
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.suffix != ".safetensors" and path.name not in {*NOT_COPIED, "config.json"}:
+            shutil.copyfile(path, target / path.name)
+    shutil.copyfile(CODE, target / CODE.name)
+    final, first = _final(solutions), read_bases(solutions[0]).attention
+    dense = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config, width = model.config, first.shape[1]
+    heads = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    tied = bool(config.tie_word_embeddings) and final is None
+    values = sliced_values(dense, heads, width, None if final is None else width, tied)
+    (target / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+    state = build_skeleton(target, model.stored, False).state_dict()
+    layout = {name: (model.stored, tuple(value.shape)) for name, value in state.items()}
+    if tied:
+        del layout["lm_head.weight"]
+    outside = {
+        "model.embed_tokens.weight": lambda: _embeddings(model, None if tied else first.double()),
+        "model.norm.weight": lambda: model.stored_parameter("model.norm.weight"),
+        "lm_head.weight": lambda: _head(model, final),
+    }
+    at, block = -1, dict[str, Tensor]()
+    with TensorWriter(target / SINGLE, layout, {"format": "pt"}) as writer:
+        for name in layout:
+            index = int(name.removeprefix(f"{model.prefix}.").split(".")[0]) if name.startswith(model.prefix) else None
+            if index is not None and index != at:
+                at, block = index, _block(model, index, solutions, final, tied)
+            value = (outside[name]() if index is None else block[name]).to(model.stored)
+            writer.write(name, value)
+            tick(value.nbytes)
+
+
+def _final(solutions: list[Path]) -> Tensor | None:
+    """The basis of what enters the last norm, where that is sliced."""
+    file = TensorFile(solutions[-1])
+    return file.read(["final.basis"])["final.basis"].double() if "final.basis" in file.places else None
+
+
+def _block(
+    model: StreamedModel, index: int, solutions: list[Path], final: Tensor | None, tied: bool
+) -> dict[str, Tensor]:
+    last = index == model.blocks - 1
+    leaving = final if last else read_bases(solutions[index + 1]).attention.double()
+    bases = read_bases(solutions[index])
+    bases = bases._replace(attention=bases.attention.double(), mlp=bases.mlp.double())
+    found = sliced_block(model, index, bases, leaving)
+    if index == 0 and tied:
+        found[f"{model.prefix}.0.entering.weight"] = bases.attention.T
+    return found
+
+
+def _embeddings(model: StreamedModel, basis: Tensor | None) -> Tensor:
+    whole = model.stored_parameter("model.embed_tokens.weight")
+    return whole if basis is None else whole.double() @ basis
+
+
+def _head(model: StreamedModel, basis: Tensor | None) -> Tensor:
+    tied = bool(model.config.tie_word_embeddings)
+    whole = model.stored_parameter("model.embed_tokens.weight" if tied else "lm_head.weight")
+    return whole if basis is None else (whole.double() * model.stored_parameter("model.norm.weight").double()) @ basis
+
+
+def compare_sliced(
+    folder: Path, model: StreamedModel, solutions: list[Path], tokens: Tensor, largest: float
+) -> dict[str, Any]:
+    """Load `folder` by AutoModelForCausalLM and compare logits with the dense model's that projects.
+
+    Gives the figures for the manifest; raises ArtifactError if they differ by more than `largest` and the rounding
+    of the dtype.
+    """
+    loaded = load_model(folder, str(model.dtype).removeprefix("torch."), str(model.device))
+    ids = tokens[:TOKENS].unsqueeze(0)
+    with torch.no_grad():
+        again = loaded(input_ids=ids.to(model.device), use_cache=False).logits
+        with projecting(model, cached(solutions), range(model.blocks), _final(solutions)):
+            meant = model.logits(ids)
+    difference = float((again - meant).abs().max())
+    allowed = largest + ROUNDING * torch.finfo(model.dtype).eps * float(meant.abs().max())
+    if not difference <= allowed:
+        raise ArtifactError(
+            f"the reloaded checkpoint's logits differ by {difference:g}: expected at most {allowed:g} "
+            "(assemble.max_logit_difference)"
+        )
+    parameters = sum(one.numel() for one in loaded.parameters())
+    return {"parameters": parameters, "logits_compared": again.numel(), "max_logit_difference": difference}
