@@ -21,7 +21,7 @@ from stages.assembly import Pruned, write_checkpoint, write_masks
 from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
 from stages.reload import compare
 from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
-from stages.sliced_checkpoint import compare_sliced, write_sliced
+from stages.sliced_checkpoint import compare_sliced, sliced_facts, write_sliced
 from stages.slicing import LAYOUT as SLICED
 from stages.workspace import open_model, same_model
 
@@ -52,7 +52,10 @@ def main(run: StageRun) -> None:
                 write_masks(folder, pruned)
                 trust = bool(source.get("source", {}).get("trust_remote_code", False))
                 figures = compare(folder, pruned, tokens, largest, trust)
-        write_json(folder / PRUNING_MANIFEST.name, _facts(folder, solution, source, rows, figures))
+        facts = _facts(folder, solution, source, rows, figures)
+        if solution.get("layout") == SLICED:
+            facts["layout"] = sliced_facts(folder, model)
+        write_json(folder / PRUNING_MANIFEST.name, facts)
 
 
 def _facts(
@@ -64,7 +67,6 @@ def _facts(
         "format": 1,
         "solve": solution["solve"],
         "settings": solution["settings"],
-        "layout": solution.get("layout", "dense"),
         "calibration": solution["calibration"],
         "source": {key: value for key, value in source.items() if key != "files"},
         "source_files": source["files"],

@@ -34,9 +34,11 @@ def main(run: StageRun) -> None:
     """Measure, or tell why not; publish the table, its manifest and the figures."""
     settings, facts = run.params.evaluate.attention, read_json(PRUNING_MANIFEST)
     rows = list[Row]()
-    told: dict[str, Any] = {"state": "off", "reason": "evaluate.attention.sequences is 0"}
+    sliced = facts.get("layout", {}).get("name") == "sliced"
+    why = "hidden states were rotated and sliced: a block cannot be given the dense model's"
+    told: dict[str, Any] = {"state": "off", "reason": why if sliced else "evaluate.attention.sequences is 0"}
     made_from = {"texts": identity_of(TEXTS), "model": identity_of(MODEL), "pruned": sha256_of(PRUNING_MANIFEST)}
-    if settings.sequences:
+    if settings.sequences and not sliced:
         dense, _ = open_model(run.params.compute)
         pruned = _open_pruned(dense, facts)
         texts = _texts(settings, facts["calibration"], dense.positions)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from torch import Tensor
 
 from stages.assembly import NOT_COPIED
 from stages.errors import ArtifactError
-from stages.models.checkpoint import SINGLE
+from stages.models.checkpoint import SINGLE, Checkpoint
 from stages.models.load import load_model
 from stages.models.skeleton import build_skeleton
 from stages.models.sliced import CODE, sliced_values
 from stages.models.slicing import projecting, sliced_block
 from stages.models.streamed import StreamedModel
-from stages.slicing import cached, read_bases
+from stages.slicing import LAYOUT, cached, read_bases
 from stages.tensorfile import TensorFile, TensorWriter
 
 TOKENS = 64
@@ -118,5 +119,25 @@ def compare_sliced(
             f"the reloaded checkpoint's logits differ by {difference:g}: expected at most {allowed:g} "
             "(assemble.max_logit_difference)"
         )
-    parameters = sum(one.numel() for one in loaded.parameters())
-    return {"parameters": parameters, "logits_compared": again.numel(), "max_logit_difference": difference}
+    return {"logits_compared": again.numel(), "max_logit_difference": difference}
+
+
+def sliced_facts(folder: Path, model: StreamedModel) -> dict[str, Any]:
+    """For the manifest: how the checkpoint loads, and its size, embeddings and head with it."""
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    count = {path: _parameters(path) for path in (folder, model.checkpoint.folder)}
+    return {
+        "name": LAYOUT,
+        "class": values["architectures"][0],
+        "load": "AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), or without it after "
+        "`import stages.models.sliced`",
+        "width": values["sliced_width"],
+        "final_width": values["final_width"],
+        "parameters": count[folder],
+        "parameters_dense": count[model.checkpoint.folder],
+    }
+
+
+def _parameters(folder: Path) -> int:
+    files = sorted(set(Checkpoint(folder).files.values()))
+    return sum(prod(place.shape) for name in files for place in TensorFile(folder / name).places.values())

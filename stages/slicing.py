@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stages import methods
 from stages.artifacts.activations import read_states
@@ -38,6 +38,8 @@ from stages.walk import advance
 from stages.workspace import code_of, compute_facts, open_model, same_model
 
 LAYOUT = "sliced"
+NOT_ITS_OWN = ("pattern", "scope", "inputs", "walk", "target", "refit", "allocation", "rules")
+"""Settings of solve that choose nothing here."""
 CODE = ("slicing.py", "walk.py", "linalg/gram.py", "linalg/principal.py", "models", "rotations")
 
 
@@ -70,7 +72,7 @@ class SlicedWalk:
         facts = compute_facts(self.model.device, self.model.dtype, run.params.compute.chunk)
         self._made_of = {
             "model": self.identity, "activations": identity_of(ACTIVATIONS), "code": code_of(*CODE),
-            "width": self.width, "head": self.method.head, **facts,
+            "width": self.width, "head": self.method.head, "signal": self.method.signal, **facts,
         }  # fmt: skip
         self._solutions = list[Path]()
 
@@ -146,7 +148,10 @@ class SlicedWalk:
     def _principal(self, chunks: Iterable[Tensor]) -> Principal:
         total = GramSum.zeros(self.model.width, torch.float64, self.model.device)
         for chunk in chunks:
-            total.add(chunk.to(self.model.device))
+            states = chunk.to(self.model.device)
+            if self.method.signal == "normed":
+                states = nn.functional.rms_norm(states.float(), states.shape[-1:], eps=self.model.config.rms_norm_eps)
+            total.add(states)
         return principal(total.mean_gram(), self.width)
 
     def _states(self, index: int) -> Path:
@@ -206,8 +211,10 @@ def cached(solutions: list[Path]) -> Callable[[int], Bases]:
 
 def _check(solve: Solve) -> None:
     """Raise ParameterError for settings that mean nothing to a method which slices the whole model."""
-    for name, value, only in (("inputs", solve.inputs, "pruned"), ("pattern", solve.pattern, "unstructured")):
+    for name in NOT_ITS_OWN:
+        value, only = getattr(solve, name), Solve.model_fields[name].default
         if value != only:
-            raise ParameterError(f"solve.{name}: {solve.method} slices on its own walk: expected {only}, got {value}")
-    if solve.rules:
-        raise ParameterError(f"solve.rules: {solve.method} slices all blocks to one width: expected no rules")
+            raise ParameterError(
+                f"solve.{name}: {solve.method} slices all blocks to one width, each on what the sliced ones before it "
+                f"give: expected {only or 'none'}, got {value}"
+            )

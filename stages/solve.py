@@ -221,7 +221,8 @@ def list_methods() -> str:
     for name in methods.names():
         settings = ", ".join(f"{key}={value}" for key, value in methods.settings_of(name).items())
         kind = methods.class_of(name)
-        lines.append(f"{name:<12} {settings or '-':<24} scopes: {', '.join(kind.scopes):<20} {kind.paper}")
+        scopes = ", ".join(getattr(kind, "scopes", ("model",)))
+        lines.append(f"{name:<12} {settings or '-':<24} scopes: {scopes:<20} {kind.paper}")
     return "\n".join(lines)
 
 

@@ -93,9 +93,10 @@ def sizes_of(model: StreamedModel) -> Sizes:
 
 
 def project(states: Tensor, basis: Tensor) -> Tensor:
-    """x Q Qᵀ for states x (..., width) and a basis Q (width, kept)."""
-    basis = basis.to(states)
-    return (states @ basis) @ basis.T
+    """x Q Qᵀ for states x (..., width) and a basis Q (width, kept), in float32 at least."""
+    wide = torch.promote_types(states.dtype, torch.float32)
+    basis = basis.to(states.device, wide)
+    return ((states.to(wide) @ basis) @ basis.T).to(states.dtype)
 
 
 @contextmanager

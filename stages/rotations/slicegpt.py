@@ -17,10 +17,12 @@ class SliceGpt:
 
     An RMS norm commutes with rotations Q once its scale is in the linears after it, so between norms the hidden
     states can be x Q with a Q of their own for each; residual connections take Qᵀ Q' from one to the next. The
-    components are those of the Gram matrix, not centred, of what the sliced blocks before give (section 3.4).
+    components are those of the Gram matrix, not centred, of what the sliced blocks before give.
 
     amount: parameters: `solve.sparsity` is the share of the blocks' parameters that goes, the matrices on residual
             connections counted as parameters that come; width: the share of the hidden width, as in the paper.
+    signal: normed: of what leaves the norms, as the paper has it; states: of what enters them, as the public code has
+            it, where a few tokens of large norm weigh more than all others.
     round:  the width kept is a multiple of it; 8 in the public code.
     head:   whether what enters the head is sliced too; it is not in the public code.
 
@@ -31,6 +33,7 @@ class SliceGpt:
     paper: ClassVar[str] = "Ashkboos et al. 2024, SliceGPT: compress large language models by deleting rows and columns"
 
     amount: Literal["parameters", "width"] = "parameters"
+    signal: Literal["normed", "states"] = "normed"
     round: Annotated[int, Field(ge=1)] = 1
     head: bool = False
 

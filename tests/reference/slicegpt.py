@@ -9,7 +9,7 @@ import torch
 
 
 @torch.no_grad()
-def sliced_logits(model, windows, tokens, width):
+def sliced_logits(model, windows, tokens, width, signal):
     """Logits (sequences, length, vocabulary) for `tokens` of `model` sliced to `width` on the text `windows`.
 
     Gives them and the share of energy lost at every norm. Changes `model`.
@@ -17,9 +17,13 @@ def sliced_logits(model, windows, tokens, width):
     model = model.double().eval()
     dense, layers = model.config.hidden_size, model.model.layers
     eps = model.config.rms_norm_eps
+
+    def signals(x):
+        return _norm(x, dense, eps) if signal == "normed" else x
+
     calls = _calls(model, windows), _calls(model, tokens)
     x = [model.model.embed_tokens(ids) for ids in (windows, tokens)]
-    basis, share = _components(x[0], width)
+    basis, share = _components(signals(x[0]), width)
     lost = [share]
     x = [one @ basis for one in x]
     for index, layer in enumerate(layers):
@@ -31,14 +35,14 @@ def sliced_logits(model, windows, tokens, width):
             for one, call in zip(x, calls, strict=True)
         ]
         stream = [one @ basis.T + answer for one, answer in zip(x, attended, strict=True)]
-        between, share = _components(stream[0], width)
+        between, share = _components(signals(stream[0]), width)
         lost.append(share)
         x = [one @ between for one in stream]
         for linear in (mlp.gate_proj, mlp.up_proj):
             linear.weight = torch.nn.Parameter(linear.weight * layer.post_attention_layernorm.weight @ between)
         stream = [one @ between.T + mlp(_norm(one, dense, eps)) for one in x]
         if index + 1 < len(layers):
-            basis, share = _components(stream[0], width)
+            basis, share = _components(signals(stream[0]), width)
             lost.append(share)
             x = [one @ basis for one in stream]
     return model.lm_head(model.model.norm(stream[1])), lost

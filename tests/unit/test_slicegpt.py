@@ -60,11 +60,12 @@ def test_slicing_nothing_away_gives_the_dense_logits(architecture, head, workspa
 
 
 @EVERY_ARCHITECTURE
-def test_the_walk_is_the_slow_version(architecture, workspace):
+@pytest.mark.parametrize("signal", ["normed", "states"])
+def test_the_walk_is_the_slow_version(architecture, signal, workspace):
     """The same bases and logits as whole-model forwards with explicit sliced weights, in float64."""
-    folder = sliced(workspace, architecture, 0.3, amount="width")
+    folder = sliced(workspace, architecture, 0.3, amount="width", signal=signal)
     windows = calibration_windows().long()
-    expected, lost = sliced_logits(AutoModelForCausalLM.from_pretrained("data/model"), windows, TOKENS, 22)
+    expected, lost = sliced_logits(AutoModelForCausalLM.from_pretrained("data/model"), windows, TOKENS, 22, signal)
     torch.testing.assert_close(logits(load_model(folder)).double(), expected, atol=1e-3, rtol=1e-3)
     found = [
         value
@@ -75,8 +76,9 @@ def test_the_walk_is_the_slow_version(architecture, workspace):
 
 
 @EVERY_ARCHITECTURE
-def test_the_budget_of_parameters_is_met_and_no_more(architecture, workspace):
-    folder = sliced(workspace, architecture, 0.2)
+@pytest.mark.parametrize("head", [False, True])
+def test_the_budget_of_parameters_is_met_and_no_more(architecture, head, workspace):
+    folder = sliced(workspace, architecture, 0.2, head=head)
     manifest = json.loads((folder / "pruning_manifest.json").read_text())
     blocks = load_model(folder).model.layers
     dense = load_model(Path("data/model")).model.layers
@@ -86,8 +88,8 @@ def test_the_budget_of_parameters_is_met_and_no_more(architecture, workspace):
     sizes, width = sizes_of(model), blocks[0].self_attn.q_proj.in_features
     extra = 2 * 3 * 16 if architecture == "qwen3" else 0  # norms of queries and keys
     assert sizes.dense == whole - norms - extra
-    assert sizes.kept(width, False) == kept - extra
-    assert sizes.kept(width, False) <= 0.8 * sizes.dense < sizes.kept(width + 1, False)
+    assert sizes.kept(width, head) == kept - extra
+    assert sizes.kept(width, head) <= 0.8 * sizes.dense < sizes.kept(width + 1, head)
     biases = sum(value.numel() for name, value in blocks.named_parameters() if name.endswith("bias"))
     assert manifest["kept"] == kept - extra - biases
 
@@ -112,9 +114,10 @@ def test_an_architecture_without_rms_norms_is_refused(workspace):
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ({"inputs": "dense"}, "solve.inputs: slicegpt slices on its own walk: expected pruned"),
-        ({"pattern": "2:4"}, "solve.pattern"),
-        ({"rules": [{"blocks": [0, 0], "sparsity": 0.1}]}, "expected no rules"),
+        ({"inputs": "dense"}, "expected pruned, got dense"),
+        ({"pattern": "2:4"}, "solve.pattern: slicegpt slices all blocks to one width"),
+        ({"refit": "cg"}, "solve.refit"),
+        ({"rules": [{"blocks": [0, 0], "sparsity": 0.1}]}, "solve.rules: slicegpt slices"),
     ],
 )
 def test_settings_that_mean_nothing_to_it_are_refused(section, told, workspace):
@@ -123,6 +126,12 @@ def test_settings_that_mean_nothing_to_it_are_refused(section, told, workspace):
     code, error = w.fail("solve")
     assert code == 2
     assert told in error
+
+
+def test_it_runs_in_bfloat16(workspace):
+    w = workspace("llama", solve={"method": "slicegpt", "sparsity": 0.2}, compute={"dtype": "bfloat16"})
+    w.run("extract", "statistics", "solve", "assemble", "compare_attention")
+    assert json.loads(Path("metrics/attention.json").read_text())["state"] == "off"
 
 
 def test_a_killed_walk_goes_on_with_the_same_bytes(workspace, monkeypatch):
@@ -143,6 +152,13 @@ def test_it_generates_as_it_predicts(architecture, workspace):
     for length in range(TOKENS.shape[1], told.shape[1]):
         with torch.no_grad():
             assert int(model(told[:, :length], use_cache=False).logits[0, -1].argmax()) == int(told[0, length])
+
+
+def test_it_cannot_be_a_rule(workspace):
+    rules = [{"blocks": [0, 0], "method": "slicegpt", "settings": {}}]
+    w = workspace("llama", solve={"method": "magnitude", "sparsity": 0.2, "rules": rules})
+    w.run("extract", "statistics")
+    assert "slicegpt slices the whole model" in w.fail("solve")[1]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
