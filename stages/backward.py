@@ -20,6 +20,7 @@ from stages.artifacts.tokens import read_tokens, sample_windows
 from stages.blocks.contract import Block
 from stages.entering import Entering
 from stages.errors import ArtifactError, NotFiniteError, ParameterError
+from stages.linalg.gram import GramSum
 from stages.models.gradients import differentiable, loss_gradient
 from stages.models.streamed import StreamedModel
 from stages.models.units import Kind, units_of
@@ -30,7 +31,14 @@ from stages.tensorfile import read_tensors, write_tensors
 from stages.walk import advance
 from stages.workspace import code_of, compute_facts
 
-CODE = ("backward.py", "structured/taylor.py", "linalg/salience.py", "models", "artifacts/activations.py")
+CODE = (
+    "backward.py",
+    "structured/taylor.py",
+    "linalg/salience.py",
+    "linalg/gram.py",
+    "models",
+    "artifacts/activations.py",
+)
 Moments = tuple[Tensor, Tensor]
 """Mean over sequences of a parameter's gradient, and of its square."""
 
@@ -45,6 +53,11 @@ def saliences(run: StageRun, model: StreamedModel, identity: str) -> list[Path]:
     ]
     walk.forget()
     return found[::-1]
+
+
+def read_fisher(path: Path, kind: Kind) -> Tensor:
+    """(d_out, d_out) mean over tokens of g gᵀ, g the loss's gradient in the outputs of the sink of a kind's units."""
+    return read_tensors(path)[f"fisher.{kind}"]
 
 
 def read_salience(path: Path, kind: Kind) -> dict[str, Tensor]:
@@ -75,11 +88,12 @@ class Backward:
 
     def write(self, index: int, path: Path) -> None:
         """Write the salience of the units of block `index`."""
-        parameters, gradients = self._through(index)
+        parameters, gradients, fisher = self._through(index)
         tensors = dict[str, Tensor]()
         for units in units_of(self._model, index):
             terms = unit_salience(units, parameters, gradients)
             tensors |= {f"{units.kind}.{name}": value.cpu() for name, value in terms.items()}
+            tensors[f"fisher.{units.kind}"] = fisher[units.sink.name].mean_gram().cpu()
         write_tensors(path, tensors)
         self._store.drop(self._leaving_key(index + 1))
 
@@ -88,14 +102,16 @@ class Backward:
         for index in range(-1, self._model.blocks):
             self._store.drop(self._leaving_key(index))
 
-    def _through(self, index: int) -> tuple[dict[str, Tensor], dict[str, Moments]]:
-        """Backwards through a block: its parameters, and the moments of their gradients."""
+    def _through(self, index: int) -> tuple[dict[str, Tensor], dict[str, Moments], dict[str, GramSum]]:
+        """Backwards through a block: its parameters, the moments of their gradients, the sums of its sinks'."""
         leaving, states = self._leaving(index), self._entering.dense(index)
         shape, moments, parameters = states_shape(states), dict[str, Moments](), dict[str, Tensor]()
+        sinks = [units.sink for units in units_of(self._model, index)]
+        sums = {sink.name: GramSum.zeros(sink.shape[0], self._wide, self._model.device) for sink in sinks}
 
         def write(path: Path) -> None:
             with (
-                differentiable(self._model, index) as block,
+                differentiable(self._model, index, list(sums)) as block,
                 writer_of(path, "safetensors", shape, self._wide) as writer,
             ):
                 for entered, gradient in zip(read_states(states, 1), read_states(leaving, 1), strict=True):
@@ -103,10 +119,12 @@ class Backward:
                     writer.append(self._finite(found.entering, index))
                     for name, value in found.parameters.items():
                         moments[name] = _with(moments.get(name), value.to(self._wide) / shape[0], shape[0])
+                    for name, value in found.outputs.items():
+                        sums[name].add(value)
                 parameters.update({name: value.detach().to(self._wide) for name, value in block.parameters.items()})
 
         self._store.make(self._leaving_key(index - 1), write)
-        return parameters, moments
+        return parameters, moments, sums
 
     def _leaving(self, index: int) -> Path:
         """File of the gradients in the states that leave a block."""

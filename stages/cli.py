@@ -13,7 +13,7 @@ HELP = """Prune language models as a reproducible pipeline. In the project's fol
   dvc plots show                       the figures as a page
 
   python -m stages.<name> [--help]     a stage by hand: fetch, extract, statistics, solve, assemble,
-                                       compare_attention, evaluate, report
+                                       compare_attention, measure_speed, evaluate, report
   python -m stages.solve --list        the methods, their settings and papers
   python -m stages.report --show       the last result, in short
 

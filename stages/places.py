@@ -12,6 +12,7 @@ SOLUTION = Path("data/solution")
 PRUNED = Path("data/pruned")
 PRUNING_MANIFEST = PRUNED / "pruning_manifest.json"
 ATTENTION = Path("data/attention")
+SPEED = Path("data/speed")
 EVALUATION = Path("data/evaluation")
 REPORT = Path("data/report")
 METRICS = Path("metrics")

@@ -1,6 +1,6 @@
 """One page to read about the last run, its figures as DVC plots, or a short table (--show).
 
-Reads  metrics/, data/evaluation, data/solution and data/pruned/pruning_manifest.json.
+Reads  metrics/, data/evaluation, data/attention, data/speed, data/solution and data/pruned/pruning_manifest.json.
 Writes data/report/index.html, summary.json and plots/*.csv.
 """
 

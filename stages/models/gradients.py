@@ -6,9 +6,10 @@ again on what entered it, turns that into the gradients of its weights and of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +21,14 @@ LOGITS_BYTES = 64 * 2**20
 
 
 class Gradients(NamedTuple):
-    """entering: (1, length, width), of the states entering a block; parameters: of its linears', by name."""
+    """entering: (1, length, width), of the states entering a block; parameters: of its linears', by name.
+
+    outputs: (1, length, d_out), of the outputs of the linears that were asked for, by name.
+    """
 
     entering: Tensor
     parameters: dict[str, Tensor]
+    outputs: dict[str, Tensor]
 
 
 def loss_gradient(logits: Callable[[Tensor], Tensor], states: Tensor, tokens: Tensor) -> tuple[float, Tensor]:
@@ -59,8 +64,8 @@ class Differentiable(NamedTuple):
 
 
 @contextmanager
-def differentiable(model: StreamedModel, index: int) -> Iterator[Differentiable]:
-    """Block `index`, loaded to go back through."""
+def differentiable(model: StreamedModel, index: int, outputs: Sequence[str] = ()) -> Iterator[Differentiable]:
+    """Block `index`, loaded to go back through; outputs: names of linears whose outputs' gradients are wanted."""
     with model.loaded(index):
         parameters = {
             f"{linear.name}.{part}": value.requires_grad_()
@@ -70,9 +75,19 @@ def differentiable(model: StreamedModel, index: int) -> Iterator[Differentiable]
         }
 
         def backward(entering: Tensor, leaving: Tensor) -> Gradients:
-            entering = entering.detach().to(model.device, model.dtype).requires_grad_()
-            output = model.run(index, entering)
-            found = torch.autograd.grad(output, [entering, *parameters.values()], leaving.to(output))
-            return Gradients(found[0], dict(zip(parameters, found[1:], strict=True)))
+            entering, seen = entering.detach().to(model.device, model.dtype).requires_grad_(), dict[str, Tensor]()
+            with ExitStack() as stack:
+                for name in outputs:
+                    note = partial(_note, seen, name)
+                    stack.callback(model.module(name).register_forward_hook(note).remove)
+                output = model.run(index, entering)
+            wanted = {**parameters, **seen}
+            found = torch.autograd.grad(output, [entering, *wanted.values()], leaving.to(output))
+            told = dict(zip(wanted, found[1:], strict=True))
+            return Gradients(found[0], {name: told[name] for name in parameters}, {name: told[name] for name in seen})
 
         yield Differentiable(parameters, backward)
+
+
+def _note(seen: dict[str, Tensor], name: str, module: nn.Module, args: Any, output: Tensor) -> None:
+    seen[name] = output

@@ -56,6 +56,7 @@ class StreamedModel:
         self.blocks = len(self._blocks)
         self._wraps: bool | None = None
         self._entering: Tensor | None = None
+        self._added_biases: dict[str, nn.Module] = {}
         self._lend(self._outside_names(embeddings=False))
 
     def linears(self, index: int) -> list[Linear]:
@@ -94,7 +95,10 @@ class StreamedModel:
 
     @contextmanager
     def loaded(self, index: int, replaced: Mapping[str, Tensor] | None = None) -> Iterator[None]:
-        """Block `index` with its weights, to be run; tensors named in `replaced` are taken from there."""
+        """Block `index` with its weights, to be run; tensors named in `replaced` are taken from there.
+
+        A linear that has no bias is given the one that `replaced` names, for as long as the block is loaded.
+        """
         through = _through_in_tuple if index > 0 and self._answers_with_tuple() else _through
         block = self._blocks[index]
         with ExitStack() as stack:
@@ -123,9 +127,23 @@ class StreamedModel:
         """Give a linear of the loaded block another weight (d_out, d_in)."""
         lend(self.module(linear.name), {"weight": linear.weight(weight).contiguous()}, self.device, self.dtype)
 
+    def put_bias(self, linear: Linear, bias: Tensor) -> None:
+        """Give a linear of the loaded block another bias (d_out,), or its first, which goes when the block does."""
+        self._make_room_for_bias(linear)
+        lend(self.module(linear.name), {"bias": bias}, self.device, self.dtype)
+
+    def _make_room_for_bias(self, linear: Linear) -> None:
+        module = self.module(linear.name)
+        if module.bias is None:
+            self._added_biases[linear.name] = module
+            module.bias = nn.Parameter(torch.empty(linear.shape[0], device="meta"), requires_grad=False)
+
     @contextmanager
     def _with_weights(self, index: int, replaced: Mapping[str, Tensor] | None) -> Iterator[None]:
         start = f"{self._prefix}.{index}."
+        for linear in self.linears(index):
+            if f"{linear.name}.bias" in (replaced or {}):
+                self._make_room_for_bias(linear)
         names = [start + name for name in self._blocks[index].state_dict()]
         ours = {name: tensor for name, tensor in (replaced or {}).items() if name in names}
         tensors = self._read(name for name in names if name not in ours) | ours
@@ -135,6 +153,8 @@ class StreamedModel:
             yield
         finally:
             take_back(self._blocks[index])
+            for name in [name for name in self._added_biases if name.startswith(start)]:
+                self._added_biases.pop(name).bias = None
             return_freed_memory()
 
     @torch.no_grad()

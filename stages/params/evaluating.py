@@ -48,9 +48,27 @@ class Attention(Section):
     """Tokens of each, at most as many as calibration's have."""
 
 
+class Speed(Section):
+    """How the pruned model's speed and memory are compared with the dense model's."""
+
+    prompt: Positive = 64
+    """Tokens of a prompt."""
+    generate: Annotated[int, Field(ge=2)] = 64
+    """New tokens, the first of which the prompt's own forward gives."""
+    batch: Positive = 1
+    """Prompts in a forward."""
+    repeats: Annotated[int, Field(ge=0)] = 5
+    """Rounds that count, in each of which both models take a turn; 0: they are not compared."""
+    warmup: Annotated[int, Field(ge=0)] = 1
+    """Rounds before them."""
+    always: bool = False
+    """Whether a model with nothing but zeros is measured too."""
+
+
 class Evaluate(Section):
     """What the dense and the pruned model are measured by."""
 
     perplexity: Perplexity = Perplexity()
     tasks: Tasks = Tasks()
     attention: Attention = Attention()
+    speed: Speed = Speed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from stages.artifacts.attention import TABLE as ERRORS
@@ -11,11 +12,12 @@ from stages.artifacts.attention import read_errors
 from stages.artifacts.linears import TABLE, read_table
 from stages.artifacts.manifest import identity_of, read_json, read_manifest, sha256_of, verified
 from stages.errors import ArtifactError
-from stages.places import ATTENTION, COSTS, EVALUATION, METRICS, PRUNED, PRUNING_MANIFEST, SOLUTION
+from stages.places import ATTENTION, COSTS, EVALUATION, METRICS, PRUNED, PRUNING_MANIFEST, SOLUTION, SPEED
 
 MODELS = ("dense", "pruned")
 STAGES = (
-    "fetch", "extract", "statistics", "solve", "assemble", "compare_attention", "evaluate_dense", "evaluate_pruned",
+    "fetch", "extract", "statistics", "solve", "assemble", "compare_attention", "measure_speed", "evaluate_dense",
+    "evaluate_pruned",
 )  # fmt: skip
 
 
@@ -32,6 +34,7 @@ class Findings:
     hashes:   what the figures belong to.
     attention: figures of the attention matrices, or why there are none.
     attention_rows: a row a text, inputs, block and head.
+    speed:    figures of size, memory and speed, or why there are none.
     """
 
     metrics: Mapping[str, Any]
@@ -43,6 +46,7 @@ class Findings:
     hashes: Mapping[str, str]
     attention: Mapping[str, Any]
     attention_rows: list[dict[str, Any]]
+    speed: Mapping[str, Any]
 
 
 def gather() -> Findings:
@@ -70,6 +74,7 @@ def gather() -> Findings:
         hashes={name: digest for name, digest in hashes.items() if digest},
         attention=attention,
         attention_rows=attention_rows,
+        speed=_speed(),
     )
 
 
@@ -90,10 +95,24 @@ def _attention() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     path = METRICS / "attention.json"
     if not path.exists():
         return {"state": "off", "reason": "compare_attention did not run"}, []
-    manifest = read_manifest(ATTENTION)
+    return read_json(path), read_errors(verified(ATTENTION, ERRORS, _of_this_model(ATTENTION)))
+
+
+def _speed() -> dict[str, Any]:
+    """What measure_speed told of this pruned model."""
+    path = METRICS / "speed.json"
+    if not path.exists():
+        return {"state": "off", "reason": "measure_speed did not run"}
+    _of_this_model(SPEED)
+    return read_json(path)
+
+
+def _of_this_model(folder: Path) -> dict[str, Any]:
+    """The manifest of what was measured of the pruned model; raises ArtifactError if that was another one."""
+    manifest = read_manifest(folder)
     if manifest["pruned"] != sha256_of(PRUNING_MANIFEST):
-        raise ArtifactError(f"{ATTENTION} belongs to another pruned model than {PRUNED} holds now: run `dvc repro`")
-    return read_json(path), read_errors(verified(ATTENTION, ERRORS, manifest))
+        raise ArtifactError(f"{folder} belongs to another pruned model than {PRUNED} holds now: run `dvc repro`")
+    return manifest
 
 
 def _costs() -> dict[str, dict[str, float]]:

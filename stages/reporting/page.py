@@ -13,6 +13,8 @@ from markupsafe import Markup
 from stages.reporting.attention import attention_figures
 from stages.reporting.figures import figures
 from stages.reporting.gather import Findings
+from stages.reporting.smaller import smaller_figures
+from stages.reporting.speed import speed_rows
 
 HERE = Path(__file__).parent
 MOST_ROWS = 10
@@ -26,11 +28,13 @@ def page(findings: Findings, summary: Mapping[str, Any]) -> str:
     worst = sorted(findings.rows, key=lambda row: -row["relative_error"])[:MOST_ROWS]
     text = {key: value for key, value in findings.protocol["text"].items() if key not in ("sha256", "files")}
     drawn = figures(findings) | attention_figures(findings.attention_rows)
+    drawn |= smaller_figures(summary["structure"], findings.speed)
     return template.render(
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         figures={name: Markup(svg) for name, svg in drawn.items()},
         summary=summary,
         worst=worst,
+        running=list(speed_rows(findings.speed)),
         smallest=min(row["sparsity"] for row in findings.rows),
         largest=max(row["sparsity"] for row in findings.rows),
         text=list(flat(text)),

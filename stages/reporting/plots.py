@@ -10,10 +10,12 @@ from typing import Any
 from stages.artifacts.attention import curves
 from stages.reporting.attention import named
 from stages.reporting.gather import MODELS, Findings
+from stages.reporting.speed import speed_rows
+from stages.reporting.structure import unit_rows
 
 
 def write_plots(folder: Path, findings: Findings) -> None:
-    """Write error_by_block.csv, sparsity_by_linear.csv, attention_by_block.csv and perplexity.csv."""
+    """Write a file a figure, with no rows where there is nothing to draw."""
     folder.mkdir()
     _write(folder / "error_by_block.csv", ("block", "role", "relative_error", "linear"), findings.rows)
     columns = ("block", "role", "sparsity", "weights", "kept", "linear")
@@ -24,6 +26,10 @@ def write_plots(folder: Path, findings: Findings) -> None:
         for block, error in errors.items()
     )
     _write(folder / "attention_by_block.csv", ("block", "curve", "relative_error"), lines)
+    units = unit_rows(findings.manifest.get("structure"))
+    _write(folder / "units_by_block.csv", ("block", "curve", "kept_fraction", "kept", "dense"), units)
+    running = speed_rows(findings.speed)
+    _write(folder / "speed.csv", ("figure", "ratio", "lowest", "highest", "dense", "pruned"), running)
     values = ({"model": model, "perplexity": findings.metrics[model]["perplexity"]["value"]} for model in MODELS)
     _write(folder / "perplexity.csv", ("model", "perplexity"), values)
 

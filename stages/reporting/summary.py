@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from stages.reporting.gather import Findings
+from stages.reporting.structure import told_of
 
 Row = Mapping[str, Any]
 
@@ -29,6 +30,8 @@ def summarise(findings: Findings) -> dict[str, Any]:
         "blocks": [{"block": block, **totals(part)} for block, part in by(rows, "block").items()],
         "retried": [dict(row) for row in rows if row.get("attempts", 1) > 1],
         "attention": dict(findings.attention),
+        "structure": told_of(findings.manifest.get("structure")),
+        "speed": dict(findings.speed),
         "protocol": {kind: findings.protocol[kind] for kind in ("perplexity", "tasks")},
         "solve": findings.solution.get("solve", {}),
         "settings": findings.solution.get("settings", {}),

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.reporting.speed import speed_rows
+
 
 def short_table(summary: Mapping[str, Any], page: Path) -> str:
     """Dense and pruned side by side, the seconds of each stage, where the page is."""
@@ -21,12 +23,24 @@ def short_table(summary: Mapping[str, Any], page: Path) -> str:
             if metric != "n" and not metric.endswith("_stderr"):
                 values = [model["tasks"].get(task, {}).get(metric) for model in (dense, pruned)]
                 table.append([f"{task}, {metric}", *("-" if one is None else f"{one:.3f}" for one in values)])
+    table += _running(summary)
     costs = [["stage", "seconds", "peak MB"]]
     costs += [
         [one["stage"], f"{one.get('seconds', 0):.1f}", f"{one.get('peak_memory_mb', 0):.0f}"]
         for one in summary["costs"]
     ]
     return "\n".join([*_aligned(table), "", *_aligned(costs), "", f"report: {page}"])
+
+
+def _running(summary: Mapping[str, Any]) -> list[list[str]]:
+    """What the pruned model costs to run, where that was measured; else the parameters of a structured one."""
+    rows = list(speed_rows(summary["speed"]))
+    if rows:
+        return [[row["figure"], f"{row['dense']:,.1f}", f"{row['pruned']:,.1f}"] for row in rows]
+    if summary["structure"]:
+        counts = summary["structure"]["parameters"]
+        return [["parameters", f"{counts['dense']:,}", f"{counts['pruned']:,}"]]
+    return []
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -17,9 +17,11 @@ class UnitProblem:
     gram:       (d_in, d_in) mean over tokens of x xᵀ of its inputs; mean: (d_in,); tokens: how many.
     columns:    (units, columns of each) inputs that belong to each unit.
     parameters: of one unit, in all linears that it is a part of.
+    coupled:    all weights of each unit, (units, weights of each): rows of the linears that make it, then its columns
+                of `dense`; this and the rest only for methods that ask for them (`needs`).
     salience:   how much of the calibration text's loss each unit carries: (units, linears) for each term of
-                linalg/salience.py, the linears that make it and then this one; only for methods that ask for it
-                (`needs`).
+                linalg/salience.py, the linears that make it and then this one.
+    fisher:     (d_out, d_out) mean over tokens of g gᵀ, g the gradient of the loss in this linear's outputs.
     """
 
     dense: Tensor
@@ -28,10 +30,12 @@ class UnitProblem:
     tokens: int
     columns: Tensor
     parameters: int
+    coupled: Tensor | None = None
     salience: Mapping[str, Tensor] | None = None
+    fisher: Tensor | None = None
 
 
-Need = Literal["salience"]
+Need = Literal["coupled", "salience", "fisher"]
 Allocation = Literal["global", "uniform"]
 Compensation = Literal["weights", "bias", "affine", "none"]
 
@@ -56,3 +60,8 @@ class UnitScorer(Protocol):
         Inputs are left as they are.
         """
         ...
+
+
+def per_unit(scores: Tensor, columns: Tensor) -> Tensor:
+    """Mean score (units,) of the columns (units, columns of each) of each unit; scores: (d_in,)."""
+    return scores[columns.to(scores.device)].mean(1)

@@ -110,6 +110,7 @@ EVERY_STAGE = [
     "evaluate_dense",
     "extract",
     "fetch",
+    "measure_speed",
     "report",
     "solve",
     "statistics",

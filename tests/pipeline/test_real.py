@@ -18,7 +18,7 @@ import yaml
 from stages.artifacts.manifest import sha256_of
 
 pytestmark = pytest.mark.pipeline
-FROM_SOLVE = ["solve", "assemble", "compare_attention", "evaluate", "report"]
+FROM_SOLVE = ["solve", "assemble", "compare_attention", "measure_speed", "evaluate", "report"]
 
 
 def metrics(project, which):
@@ -58,6 +58,7 @@ def test_the_pruned_model_loads_anywhere_and_is_what_the_report_says(project):
     assert (attention["sequences"], attention["length"]) == (2, 64)
     assert 0 < attention["held_out"]["dense"]["mean"] < attention["held_out"]["own"]["mean"] < 1
     assert "What pruning did to the attention matrices" in page
+    assert metrics(project, "speed") == {"state": "off", "reason": "unstructured zeros make nothing faster"}
     shown = project.sh(sys.executable, "-m", "stages.report", "--show")
     assert f"{pruned:.2f}" in shown
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stages import assemble, compare_attention, extract, solve, statistics
+from stages import assemble, compare_attention, extract, measure_speed, solve, statistics
 from stages.runner import run_stage
 from tests.unit.tiny import tiny_workspace, write_params
 
@@ -17,6 +17,7 @@ STAGES = {
     "solve": solve,
     "assemble": assemble,
     "compare_attention": compare_attention,
+    "measure_speed": measure_speed,
 }
 
 

@@ -1,0 +1,72 @@
+"""The figures of a smaller model: what is left of each block, and what it costs to run against the dense one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stages.reporting.figures import COLOURS, DENSE, WIDTH
+from stages.reporting.speed import PHASES
+from stages.reporting.structure import KINDS, unit_rows
+from stages.reporting.svg import INK, drawn
+
+DRAWN = {
+    "parameters": "parameters",
+    "prefill_macs": "MACs, prefill",
+    "decode_macs": "MACs, decode",
+    "peak_memory_mb": "peak memory",
+}
+
+
+def smaller_figures(structure: Mapping[str, Any] | None, speed: Mapping[str, Any]) -> dict[str, str]:
+    """SVG by name: `units` of a structured checkpoint, `speed` where it was measured."""
+    rows = list(unit_rows(structure))
+    units = {"units": by_block(rows)} if rows else {}
+    return units | ({"speed": against_dense(speed["ratio"])} if speed["state"] == "measured" else {})
+
+
+def by_block(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A bar a block, once for heads and once for channels: what is kept before what there was."""
+    parts = {kind: [row for row in rows if row["curve"] == kind] for kind in KINDS}
+
+    def draw(figure: Any) -> None:
+        for axes, (kind, part) in zip(figure.subplots(len(KINDS), 1, sharex=True), parts.items(), strict=True):
+            blocks = [row["block"] for row in part]
+            axes.bar(blocks, [row["dense"] for row in part], color=DENSE, alpha=0.25, width=0.8)
+            axes.bar(blocks, [row["kept"] for row in part], color=COLOURS[0], width=0.8)
+            axes.yaxis.get_major_locator().set_params(integer=True, nbins=4)
+            axes.grid(visible=False, axis="x")
+            axes.set_ylabel(kind)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlabel("block")
+
+    totals = (f"{sum(row['kept'] for row in part)} of {sum(row['dense'] for row in part)} {kind}"
+              for kind, part in parts.items())  # fmt: skip
+    return drawn("units", f"Kept in each of {len(parts['heads'])} blocks: {', '.join(totals)}", (WIDTH, 3.4), draw)
+
+
+def against_dense(ratio: Mapping[str, Any]) -> str:
+    """Left what it holds and computes, over the dense model; right how many times as fast, and what MACs promise."""
+    sizes = {name: ratio[key] for key, name in DRAWN.items() if key in ratio}
+    speeds = [ratio[phase]["median"] for phase in PHASES]
+    reach = [[abs(ratio[phase]["median"] - ratio[phase][end]) for phase in PHASES] for end in ("lowest", "highest")]
+    promised = [1 / ratio[f"{phase}_macs"] for phase in PHASES]
+
+    def draw(figure: Any) -> None:
+        left, right = figure.subplots(1, 2)
+        bars = left.barh(list(sizes), list(sizes.values()), color=COLOURS[2], height=0.6)
+        left.bar_label(bars, fmt="%.2f", padding=4, color=INK)
+        left.set_xlabel("pruned over dense")
+        right.barh(PHASES, speeds, color=COLOURS[0], height=0.6, xerr=reach, error_kw={"ecolor": INK, "capsize": 3})
+        right.plot(promised, PHASES, linestyle="", marker="D", color=COLOURS[1], label="dense MACs over pruned")
+        right.set_xlabel("times as fast as dense")
+        figure.legend(loc="outside upper right")
+        for axes in (left, right):
+            axes.axvline(1, color=DENSE, linewidth=1.2, linestyle=(0, (3, 2)))
+            axes.margins(x=0.18)
+            axes.invert_yaxis()
+            axes.grid(visible=False, axis="y")
+
+    told = [f"{name} {value:.2f}" for name, value in sizes.items()]
+    told += [f"{phase} {value:.2f} times as fast" for phase, value in zip(PHASES, speeds, strict=True)]
+    return drawn("speed", f"Pruned model over dense: {', '.join(told)}", (WIDTH, 2.6), draw)

@@ -1,0 +1,112 @@
+"""Optimal brain surgeon for whole units: rank by the loss that remains after the others have made up for a removal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from stages.errors import NotPositiveDefiniteError, ParameterError
+from stages.structured.contract import Allocation, Compensation, Need, UnitProblem
+
+
+@dataclass(frozen=True)
+class ObsUnits:
+    """Units g in the order in which they are best removed, with what each removal costs once it is compensated,
+
+        loss_g = tr W_g ((G⁻¹)_gg)⁻¹ W_gᵀ,   for a channel ‖w_i‖² / (G⁻¹)_ii,
+
+    Remark 4 of numerical pruning for one unit. They go in `rounds`; after each, the weights and the inverse are those
+    of what is left, (W_R = removed in the round)
+
+        W ← W - W_R ((G⁻¹)_RR)⁻¹ (G⁻¹)_R:,   G⁻¹ ← G⁻¹ - (G⁻¹)_:R ((G⁻¹)_RR)⁻¹ (G⁻¹)_R:,
+
+    so that two units that stand in for each other do not both count as dispensable. The score is the highest loss met
+    so far in that order, per parameter, so that a ranking over all blocks takes units in it.
+
+    rounds:    each removes the same number of units.
+    damping:   added to the diagonal of G, as a fraction of its mean.
+    normalise: `none`: losses of all blocks as they are; `energy`: relative to the output's energy tr W G Wᵀ.
+    """
+
+    rounds: int = 24
+    damping: float = 0.01
+    normalise: Literal["none", "energy", "median", "harmonic"] = "none"
+    paper: ClassVar[str] = "Hassibi, Stork 1993, Second order derivatives for network pruning; for units: here"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    allocation: ClassVar[Allocation] = "global"
+    compensation: ClassVar[Compensation] = "weights"
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ParameterError(f"rounds: expected at least 1, got {self.rounds}")
+        if not 0 <= self.damping < float("inf"):
+            raise ParameterError(f"damping: expected at least 0, got {self.damping:g}")
+
+    def __call__(self, problem: UnitProblem) -> Tensor:
+        """Scores (units,); raises NotPositiveDefiniteError if G has no inverse."""
+        order, losses = self.removal(problem)
+        scale = problem.parameters
+        if self.normalise == "energy":
+            scale = scale * float(((problem.dense @ problem.gram) * problem.dense).sum())
+        if self.normalise == "median":
+            scale = float(losses.cummax(0).values.median())
+        if self.normalise == "harmonic":
+            scale = float(1 / (1 / losses.cummax(0).values).mean())
+        scores = torch.empty_like(losses)
+        scores[order] = losses.cummax(0).values / scale
+        return scores.to(problem.gram.dtype)
+
+    def removal(self, problem: UnitProblem) -> tuple[Tensor, Tensor]:
+        """Units in the order in which they go, (units,), and the loss (units,) of each when it goes; in float64."""
+        units, width = problem.columns.shape
+        columns = problem.columns.to(problem.gram.device)
+        inverse = _inverse(problem.gram.double(), self.damping)[columns.flatten()][:, columns.flatten()]
+        weight = problem.dense.double()[:, columns.flatten()]
+        left, order, losses = torch.arange(units, device=columns.device), list[Tensor](), list[Tensor]()
+        for number in range(self.rounds):
+            going = len(left) - units * (self.rounds - 1 - number) // self.rounds
+            if going < 1:
+                continue
+            each = _losses(weight, inverse, width)
+            gone = each.argsort(stable=True)[:going]
+            order.append(left[gone])
+            losses.append(each[gone])
+            stays = torch.ones(len(left), dtype=torch.bool, device=left.device)
+            stays[gone] = False
+            left = left[stays]
+            if len(left):
+                weight, inverse = _removed(weight, inverse, stays.repeat_interleave(width))
+        return torch.cat(order), torch.cat(losses)
+
+
+def _inverse(gram: Tensor, damping: float) -> Tensor:
+    damped = gram.clone()
+    damped.diagonal().add_(damping * gram.diagonal().mean())
+    factor, info = torch.linalg.cholesky_ex(damped)
+    if int(info) != 0 or not bool(torch.isfinite(factor.diagonal()).all()):
+        raise NotPositiveDefiniteError(
+            f"{len(gram)} x {len(gram)} Gram matrix is not positive definite with damping {damping:g}: use more "
+            f"calibration tokens than {len(gram)} or raise methods.obs_units.damping"
+        )
+    return torch.cholesky_inverse(factor)
+
+
+def _losses(weight: Tensor, inverse: Tensor, width: int) -> Tensor:
+    """tr W_g ((G⁻¹)_gg)⁻¹ W_gᵀ of each of the runs of `width` inputs."""
+    if width == 1:
+        return weight.square().sum(0) / inverse.diagonal()
+    units = len(inverse) // width
+    blocks = inverse.view(units, width, units, width).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+    parts = weight.view(len(weight), units, width).permute(1, 2, 0)
+    return (parts * torch.cholesky_solve(parts, torch.linalg.cholesky(blocks))).sum((1, 2))
+
+
+def _removed(weight: Tensor, inverse: Tensor, stays: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and inverse of the inputs that stay, compensated for the others."""
+    factor = torch.linalg.cholesky(inverse[~stays][:, ~stays])
+    across = torch.linalg.solve_triangular(factor, inverse[~stays][:, stays], upper=False)
+    lost = torch.linalg.solve_triangular(factor, weight[:, ~stays].T, upper=False)
+    return weight[:, stays] - lost.T @ across, inverse[stays][:, stays] - across.T @ across

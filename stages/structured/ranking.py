@@ -1,0 +1,127 @@
+"""Which units of the whole model stay: the cheapest by score go until the parameter budget is met."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stages.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The units of one kind in one block.
+
+    scores: (units,), higher for those more worth keeping; parameters: of each unit.
+    kept:   how many stay, where that is settled; None where they compete.
+    multiple: units go in such numbers that what stays is a multiple of it.
+    """
+
+    scores: Tensor
+    parameters: int
+    kept: int | None = None
+    multiple: int = 1
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Units of one place that go together: the lowest-scored `units` that are left there, in the order of `rank`."""
+
+    place: int
+    rank: int
+    units: int
+    parameters: int
+    score: float
+
+
+def by_budget(places: Sequence[Ranked], removed: int) -> list[Tensor]:
+    """For each place the units (units,) bool that stay when at least `removed` parameters go, and hardly more.
+
+    The lowest score of all goes first; a unit larger than what is still to go is passed over, unless nothing smaller
+    is left; so the budget is missed by less than the smallest unit. Every place keeps at least one unit (one multiple).
+
+    Raises ParameterError where what may go is not enough.
+    """
+    counts = [_settled(place) for place in places]
+    short = removed - sum(_gone(place, kept) for place, kept in zip(places, counts, strict=True))
+    pieces = sorted(_pieces(places), key=lambda piece: (piece.score, piece.place, piece.rank))
+    able = sum(piece.parameters for piece in pieces)
+    smallest = min((piece.parameters for piece in pieces), default=0)
+    if short > able:
+        total = sum(len(place.scores) * place.parameters for place in places)
+        raise ParameterError(
+            f"solve.sparsity: {removed / total:.4f} of the units' parameters are to go, at most "
+            f"{(removed - short + able) / total:.4f} can, because every block keeps one head and one channel and what "
+            "solve.rules protect: lower solve.sparsity, or protect less"
+        )
+    stopped, passed = set[int](), list[_Piece]()
+    for piece in pieces:
+        if short <= 0:
+            break
+        if piece.place in stopped:
+            continue
+        if piece.parameters > max(short, smallest):
+            stopped.add(piece.place)
+            passed.append(piece)
+            continue
+        counts[piece.place] -= piece.units
+        short -= piece.parameters
+    for piece in sorted(passed, key=lambda one: one.parameters):
+        if short <= 0:
+            break
+        counts[piece.place] -= piece.units
+        short -= piece.parameters
+    return [keep_best(place.scores, kept) for place, kept in zip(places, counts, strict=True)]
+
+
+def literal(places: Sequence[Ranked], fraction: float, factors: Sequence[float]) -> list[Tensor]:
+    """Eq. 8 of numerical pruning as it is written: scores times a factor, and a threshold by the COUNT of units.
+
+    factors: of each place, α = 4 d_head/3 for heads and 1 for channels, which all but spares the heads.
+    """
+    settled = [place.kept is not None for place in places]
+    together = [place.scores * factor for place, factor in zip(places, factors, strict=True)]
+    competing = [scores for scores, fixed in zip(together, settled, strict=True) if not fixed]
+    if not competing:
+        return [keep_best(place.scores, _settled(place)) for place in places]
+    ordered = torch.cat(competing).sort().values
+    gone = min(int(fraction * len(ordered)), len(ordered) - 1)
+    threshold = ordered[gone]
+    return [
+        keep_best(place.scores, _settled(place) if fixed else max(1, int((scores >= threshold).sum())))
+        for place, scores, fixed in zip(places, together, settled, strict=True)
+    ]
+
+
+def keep_best(scores: Tensor, kept: int) -> Tensor:
+    """(units,) bool, True at the `kept` highest scores, the first among equals."""
+    keep = torch.zeros(len(scores), dtype=torch.bool)
+    keep[scores.argsort(descending=True, stable=True)[:kept].cpu()] = True
+    return keep
+
+
+def _settled(place: Ranked) -> int:
+    return len(place.scores) if place.kept is None else place.kept
+
+
+def _gone(place: Ranked, kept: int) -> int:
+    return (len(place.scores) - kept) * place.parameters
+
+
+def _pieces(places: Sequence[Ranked]) -> list[_Piece]:
+    """What can go, place by place from its lowest score: single units, or as many as leave a multiple."""
+    found = []
+    for number, place in enumerate(places):
+        if place.kept is not None:
+            continue
+        ordered = place.scores.double().sort().values.tolist()
+        width, done, highest = len(ordered), 0, float("-inf")
+        step = width % place.multiple or place.multiple
+        while width - done - step >= place.multiple:
+            highest = max(highest, sum(ordered[done : done + step]) / step)
+            found.append(_Piece(number, done, step, step * place.parameters, highest))
+            done, step = done + step, place.multiple
+    return found
