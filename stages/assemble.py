@@ -54,7 +54,7 @@ def main(run: StageRun) -> None:
                 figures = compare(folder, pruned, tokens, largest, trust)
         facts = _facts(folder, solution, source, rows, figures)
         if solution.get("layout") == SLICED:
-            facts["layout"] = sliced_facts(folder, model)
+            facts |= sliced_facts(folder, model)
         write_json(folder / PRUNING_MANIFEST.name, facts)
 
 

@@ -24,6 +24,7 @@ from stages.models.skeleton import build_skeleton
 from stages.models.sliced import CODE, sliced_values
 from stages.models.slicing import projecting, sliced_block
 from stages.models.streamed import StreamedModel
+from stages.models.units import units_of
 from stages.slicing import LAYOUT, cached, read_bases
 from stages.tensorfile import TensorFile, TensorWriter
 
@@ -123,19 +124,20 @@ def compare_sliced(
 
 
 def sliced_facts(folder: Path, model: StreamedModel) -> dict[str, Any]:
-    """For the manifest: how the checkpoint loads, and its size, embeddings and head with it."""
+    """For the manifest: how the checkpoint loads; its size, embeddings and head with it; all units that are left."""
     values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    count = {path: _parameters(path) for path in (folder, model.checkpoint.folder)}
-    return {
+    layout = {
         "name": LAYOUT,
         "class": values["architectures"][0],
         "load": "AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), or without it after "
         "`import stages.models.sliced`",
         "width": values["sliced_width"],
         "final_width": values["final_width"],
-        "parameters": count[folder],
-        "parameters_dense": count[model.checkpoint.folder],
     }
+    counts = {"dense": _parameters(model.checkpoint.folder), "pruned": _parameters(folder)}
+    units = [{one.kind: one.count for one in units_of(model, index)} for index in range(model.blocks)]
+    blocks = [one | {f"{kind}_dense": count for kind, count in one.items()} for one in units]
+    return {"layout": layout, "structure": {"layout": LAYOUT, "parameters": counts, "blocks": blocks}}
 
 
 def _parameters(folder: Path) -> int:
