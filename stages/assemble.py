@@ -8,20 +8,27 @@ compared before it is published.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from stages import __version__
 from stages.artifacts.atomic import write_json
 from stages.artifacts.linears import TABLE, Row, read_table
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
 from stages.artifacts.tokens import read_tokens
-from stages.assembly import Pruned, write_checkpoint, write_masks
+from stages.assembly import layout_facts, layout_of, write_checkpoint, write_masks
+from stages.params import Assemble
 from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
+from stages.pruned import Pruned
 from stages.reload import compare
+from stages.restart import compare_afresh
 from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
-from stages.sliced_checkpoint import compare_sliced, sliced_facts, write_sliced
+from stages.sliced_checkpoint import assemble_sliced
 from stages.slicing import LAYOUT as SLICED
 from stages.workspace import open_model, same_model
 
@@ -39,28 +46,37 @@ def main(run: StageRun) -> None:
     source = read_manifest(MODEL)
     size = sum((MODEL / name).stat().st_size for name in source["files"])
     need_disk(Path(), size, "the pruned checkpoint")
-    tokens, largest = read_tokens(TEXTS, "calibration", read_manifest(TEXTS)), run.params.assemble.max_logit_difference
+    tokens = read_tokens(TEXTS, "calibration", read_manifest(TEXTS))
+    trust = bool(source.get("source", {}).get("trust_remote_code", False))
 
     with run.output(PRUNED) as folder:
         with progress(total=size, desc="write", unit="B", unit_scale=True) as bar:
             if solution.get("layout") == SLICED:
-                write_sliced(model, solutions, MODEL, folder, bar.update)
-                figures = compare_sliced(folder, model, solutions, tokens, largest)
+                told = assemble_sliced(model, solutions, folder, tokens, run.params.assemble, bar.update)
             else:
-                pruned = Pruned(model, solutions, rows)
-                write_checkpoint(MODEL, folder, pruned, bar.update)
-                write_masks(folder, pruned)
-                trust = bool(source.get("source", {}).get("trust_remote_code", False))
-                figures = compare(folder, pruned, tokens, largest, trust)
-        facts = _facts(folder, solution, source, rows, figures)
-        if solution.get("layout") == SLICED:
-            facts |= sliced_facts(folder, model)
+                told = _assemble(Pruned(model, solutions, rows), folder, tokens, run.params.assemble, trust, bar.update)
+        facts = {
+            **_facts(solution, source, rows),
+            **told,
+            "versions": {"secateur": __version__, **{package: version(package) for package in PACKAGES}},
+            "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()},
+        }
         write_json(folder / PRUNING_MANIFEST.name, facts)
 
 
-def _facts(
-    folder: Path, solution: dict[str, Any], source: dict[str, Any], rows: dict[str, Row], reloaded: dict[str, Any]
+def _assemble(
+    pruned: Pruned, folder: Path, tokens: Tensor, settings: Assemble, trust: bool, tick: Callable[[int], object]
 ) -> dict[str, Any]:
+    """Write the dense model's tensors with the pruned weights, in a layout; gives the facts of it."""
+    layout = layout_of(pruned, settings.layout, trust)
+    write_checkpoint(MODEL, folder, pruned, layout, tick)
+    write_masks(folder, pruned)
+    again = compare if layout.values is None else partial(compare_afresh, layout=layout)
+    reloaded = again(folder, pruned, tokens, settings.max_logit_difference, trust)
+    return {"layout": layout_facts(pruned, layout), "reloaded": reloaded}
+
+
+def _facts(solution: dict[str, Any], source: dict[str, Any], rows: dict[str, Row]) -> dict[str, Any]:
     weights, kept = (sum(row[column] for row in rows.values()) for column in ("weights", "kept"))
     told = ("role", "method", "pattern", "weights", "kept", "sparsity", "relative_error", "damping", "attempts")
     return {
@@ -74,9 +90,6 @@ def _facts(
         "weights": weights,
         "kept": kept,
         "tensors": {f"{name}.weight": {key: row[key] for key in told} for name, row in rows.items()},
-        "reloaded": reloaded,
-        "versions": {"secateur": __version__, **{package: version(package) for package in PACKAGES}},
-        "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()},
     }
 
 

@@ -1,88 +1,127 @@
-"""Write the pruned checkpoint: the source's files, with the pruned weights in their places."""
+"""Write the pruned checkpoint: the source's files, with the pruned weights in their places, in a layout."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from stages.artifacts.linears import Row
-from stages.errors import ArtifactError
-from stages.linalg.masks import groups_of, pack, satisfies_groups
-from stages.models.checkpoint import Checkpoint
-from stages.models.streamed import StreamedModel
-from stages.models.structure import Linear
-from stages.solution import read_masks, read_pruned
+from stages.errors import ParameterError
+from stages.layout import Layout, Planner
+from stages.linalg.masks import pack
+from stages.models.checkpoint import INDEX, Checkpoint
+from stages.models.units import units_of
+from stages.pruned import Pruned
 from stages.tensorfile import TensorFile, TensorWriter, write_tensors
 
 MASKS = "masks.safetensors"
 NOT_COPIED = {"manifest.json"}
 
 
-class Pruned:
-    """The pruned weights of a model, read from the solution a block at a time and checked as they are read.
+def layout_of(pruned: Pruned, wanted: str, trust_remote_code: bool) -> Layout:
+    """The layout `wanted` (assemble.layout) of a solution, or the one without changes where it removes no units.
 
-    solutions: file of each block; rows: of the table of linears, by linear.
+    Raises ParameterError or ArchitectureError where the solution cannot have it.
     """
-
-    def __init__(self, model: StreamedModel, solutions: list[Path], rows: Mapping[str, Row]) -> None:
-        self.model, self.solutions, self.rows = model, solutions, rows
-        self._at: tuple[int, dict[str, Tensor]] = (-1, {})
-
-    def block(self, index: int) -> Mapping[str, Tensor]:
-        """Pruned weights of a block by parameter name, as they are stored.
-
-        Raises ArtifactError unless every mask has its row's count, its N:M pattern, and true zeros beneath.
-        """
-        if self._at[0] != index:
-            found = dict[str, Tensor]()
-            for linear, keep, weight in read_pruned(self.solutions[index], self.model.linears(index), self.model):
-                _check(linear, keep, linear.weight(weight), self.rows[linear.name])
-                found[linear.tensor] = weight
-            self._at = (index, found)
-        return self._at[1]
-
-    def masks(self, index: int) -> dict[Linear, Tensor]:
-        """Masks (d_out, d_in) of a block's linears."""
-        linears = self.model.linears(index)
-        masks = read_masks(self.solutions[index], linears)
-        return {linear: masks[linear.name] for linear in linears}
+    model = pruned.model
+    units = {index: kept for index in range(model.blocks) if (kept := pruned.units(index)) is not None}
+    biases = {name for index in range(model.blocks) for name in pruned.biases(index)} - set(model.stored_names)
+    if not units and not biases:
+        if wanted != "auto":
+            raise ParameterError(
+                f"assemble.layout: {wanted} is for methods that remove heads and channels; where single weights are "
+                "removed every tensor keeps its shape: set it to auto"
+            )
+        return Layout()
+    keep = [
+        {one.kind: torch.ones(one.count, dtype=torch.bool) for one in units_of(model, index)} | units.get(index, {})
+        for index in range(model.blocks)
+    ]
+    return Planner(model, keep, biases, trust_remote_code).plan(wanted)
 
 
-def _check(linear: Linear, keep: Tensor, weight: Tensor, row: Row) -> None:
-    if int(keep.sum()) != row["kept"]:
-        raise ArtifactError(f"{linear.name}: expected {row['kept']} kept weights, got {int(keep.sum())}")
-    removed = weight[~keep]
-    if bool((removed != 0).any()) or bool(removed.signbit().any()):
-        raise ArtifactError(f"{linear.name}: a removed weight is not exactly 0: run the solve stage again")
-    groups = groups_of(row["pattern"])
-    if groups is not None and not satisfies_groups(keep, *groups):
-        raise ArtifactError(f"{linear.name}: a group keeps more than {row['pattern']} allows")
+def layout_facts(pruned: Pruned, layout: Layout) -> dict[str, Any]:
+    """For the manifest: what the layout is called, how it loads, what is left; which heads, and how many channels.
 
-
-def write_checkpoint(source: Path, target: Path, pruned: Pruned, tick: Callable[[int], object]) -> None:
-    """Copy the checkpoint in `source` to `target` with the pruned weights; `tick(bytes)` tells progress."""
-    replaced = {
-        pruned.model.stored_names[linear.tensor]: linear
-        for index in range(pruned.model.blocks)
-        for linear in pruned.model.linears(index)
+    Which channels are left is told by masks.safetensors.
+    """
+    if layout.values is None:
+        return {"name": layout.name}
+    units = [pruned.units(index) or {} for index in range(pruned.model.blocks)]
+    loads = "AutoModelForCausalLM.from_pretrained(folder)"
+    if layout.code is not None:
+        loads = f"import secateur; {loads}, or without it {loads[:-1]}, trust_remote_code=True)"
+    return {
+        "name": layout.name,
+        "class": layout.values["architectures"][0],
+        "load": loads,
+        "parameters": layout.parameters,
+        "parameters_dense": pruned.model.parameters,
+        "heads_removed": any(not bool(one["heads"].all()) for one in units if "heads" in one),
+        "heads": [one["heads"].nonzero().flatten().tolist() if "heads" in one else None for one in units],
+        "channels": [int(one["channels"].sum()) if "channels" in one else None for one in units],
+        "units": [{kind: len(keep) for kind, keep in one.items()} for one in units],
     }
-    checkpoint = Checkpoint(source)
-    for name in sorted(set(checkpoint.files.values())):
-        file = TensorFile(source / name)
-        layout = {tensor: (place.dtype, place.shape) for tensor, place in file.places.items()}
-        with TensorWriter(target / name, layout, {"format": "pt", **file.metadata}) as writer:
-            for tensor in layout:
-                linear = replaced.get(tensor)
-                stored = pruned.block(linear.block)[linear.tensor] if linear else file.read([tensor])[tensor]
-                writer.write(tensor, stored)
-                tick(stored.nbytes)
+
+
+def write_checkpoint(source: Path, target: Path, pruned: Pruned, layout: Layout, tick: Callable[[int], object]) -> None:
+    """Copy the checkpoint in `source` to `target` with the pruned weights in `layout`; `tick(bytes)` tells progress."""
+    checkpoint, total = Checkpoint(source), 0
+    holders = {tensor: name for name in set(checkpoint.files.values()) for tensor in _contents(source / name, layout)}
+    for name in sorted(set(holders.values())):
+        file, contents = TensorFile(source / name), _contents(source / name, layout)
+        with TensorWriter(target / name, contents, {"format": "pt", **file.metadata}) as writer:
+            for tensor, value in _values(file, contents, pruned, layout):
+                writer.write(tensor, value)
+                total += value.nbytes
+                tick(value.nbytes)
     for path in sorted(source.iterdir()):
         if path.is_file() and path.suffix != ".safetensors" and path.name not in NOT_COPIED:
             shutil.copyfile(path, target / path.name)
+    if layout.values is not None:
+        _write(target / "config.json", layout.values)
+        if (source / INDEX).is_file():
+            _write(target / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(holders.items()))})
+    if layout.code is not None:
+        shutil.copyfile(layout.code, target / layout.code.name)
+
+
+def _contents(path: Path, layout: Layout) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """dtype and shape of what a file of weights holds in `layout`; an added bias lies beside its weight."""
+    found = dict[str, tuple[torch.dtype, tuple[int, ...]]]()
+    for tensor, place in TensorFile(path).places.items():
+        cut, bias = layout.cuts.get(tensor), tensor.removesuffix("weight") + "bias"
+        found[tensor] = place.dtype, cut.shape(place.shape) if cut else place.shape
+        if bias in layout.added:
+            found[bias] = place.dtype, layout.added[bias]
+    return found
+
+
+def _values(
+    file: TensorFile, contents: dict[str, tuple[torch.dtype, tuple[int, ...]]], pruned: Pruned, layout: Layout
+) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a file, one after another: pruned or as it was, then cut; an added bias is 0 unless solved."""
+    replaced = pruned.stored()
+    for tensor, (dtype, shape) in contents.items():
+        if tensor in replaced:
+            index, parameter = replaced[tensor]
+            value = pruned.block(index)[parameter]
+        else:
+            value = file.read([tensor])[tensor] if tensor in file.places else torch.zeros(shape, dtype=dtype)
+        if tensor in layout.cuts:
+            value = layout.cuts[tensor].of(value)
+        if tensor in layout.padding:
+            value = value.masked_fill(layout.padding[tensor], 0)
+        yield tensor, value.to(dtype)
+
+
+def _write(path: Path, values: Any) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_masks(target: Path, pruned: Pruned) -> None:

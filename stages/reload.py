@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.assembly import Pruned
 from stages.errors import ArtifactError
 from stages.models.load import load_model
+from stages.pruned import Pruned
 
 TOKENS = 64
 

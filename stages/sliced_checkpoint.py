@@ -25,12 +25,28 @@ from stages.models.sliced import CODE, sliced_values
 from stages.models.slicing import projecting, sliced_block
 from stages.models.streamed import StreamedModel
 from stages.models.units import units_of
+from stages.params import Assemble
+from stages.places import MODEL
 from stages.slicing import LAYOUT, cached, read_bases
 from stages.tensorfile import TensorFile, TensorWriter
 
 TOKENS = 64
 ROUNDING = 16
 """Differences between logits that are due to the stored dtype: so many times its epsilon, of the largest logit."""
+
+
+def assemble_sliced(
+    model: StreamedModel,
+    solutions: list[Path],
+    folder: Path,
+    tokens: Tensor,
+    settings: Assemble,
+    tick: Callable[[int], object],
+) -> dict[str, Any]:
+    """Write the sliced model, load it again and compare; gives the facts of it."""
+    write_sliced(model, solutions, MODEL, folder, tick)
+    reloaded = compare_sliced(folder, model, solutions, tokens, settings.max_logit_difference)
+    return {**sliced_facts(folder, model), "reloaded": reloaded}
 
 
 def write_sliced(
@@ -138,8 +154,8 @@ def sliced_facts(folder: Path, model: StreamedModel) -> dict[str, Any]:
     layout = {
         "name": LAYOUT,
         "class": values["architectures"][0],
-        "load": "AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), or without it after "
-        "`import stages.models.sliced`",
+        "load": "import secateur; AutoModelForCausalLM.from_pretrained(folder), or without it "
+        "AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)",
         "width": values["sliced_width"],
         "final_width": values["final_width"],
     }

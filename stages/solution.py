@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,17 +17,25 @@ from stages.models.structure import Linear
 from stages.tensorfile import TensorFile, read_tensors, write_tensors
 
 
+class BlockSolution(NamedTuple):
+    """A solved block: a row a linear with its mask (d_out, d_in) and its kept weights (kept,) where they changed.
+
+    units: by kind, which heads and channels (units,) bool stay, where a structured method chose them;
+    biases: (d_out,) of linears, by name, where they are not the dense model's.
+    """
+
+    linears: Sequence[tuple[Row, Tensor, Tensor | None]]
+    units: Mapping[str, Tensor] | None = None
+    biases: Mapping[str, Tensor] | None = None
+
+
 def write_block(
     path: Path,
     solved: Sequence[tuple[Row, Tensor, Tensor | None]],
     units: Mapping[str, Tensor] | None = None,
     biases: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write rows with their masks (d_out, d_in) and, where the method refits, the kept weights (kept,).
-
-    units: by kind, which heads and channels (units,) bool are kept, where a structured method chose them;
-    biases: (d_out,) of linears, by name, where they are not the dense model's.
-    """
+    """Write what a BlockSolution holds."""
     tensors = {f"units.{kind}": pack(keep) for kind, keep in (units or {}).items()}
     tensors |= {f"{linear}.bias": bias.cpu() for linear, bias in (biases or {}).items()}
     for row, keep, kept in solved:

@@ -22,25 +22,27 @@ from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
 from stages.artifacts.store import key_of, trim
-from stages.assignment import Assignment, assign
+from stages.assignment import assign
 from stages.attending import Attending
 from stages.blocks.contract import Block
+from stages.choosing import choose, scorer_of
+from stages.clock import Clock
 from stages.entering import Entering
 from stages.errors import ParameterError
 from stages.models.compute import DTYPES
 from stages.models.streamed import StreamedModel
 from stages.params import Params
 from stages.places import SOLUTION, STATISTICS, block_file
+from stages.planning import LinearPlan, Plan, UnitPlan
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.slicing import solve_sliced
 from stages.solution import read_rows, write_block
-from stages.solving import BlockSolver, Clock
 from stages.visit import BlockVisit, Stream
 from stages.walk import InputStatistics, collect
 from stages.workspace import code_of, compute_facts, open_model, read_statistics, same_model
 
 SECTIONS = ("compute", "statistics", "solve", "methods")
-WALK_SETTINGS = ("ordered", "correction", "correction_ridges", "refit_steps", "refit_ridge")
+WALK_SETTINGS = ("correction", "correction_ridges", "refit_steps", "refit_ridge", "units")
 ATTENTION = ("attending.py", "attention", "solvers")
 CODE = ("solving.py", "solution.py", "visit.py", "walk.py", "solvers/contract.py", "linalg", "kernels", "models")
 log = logging.getLogger("secateur")
@@ -73,8 +75,7 @@ class _Walk:
         self.model, self.identity = open_model(run.params.compute)
         self.dense = read_manifest(STATISTICS)
         same_model(self.dense, self.identity, STATISTICS)
-        found = assign(run.params, self.model)
-        self.assignments = allocate(found, run.params.solve, self.model, self._stored)
+        self.plans = self._plans()
         self.entering = Entering(self.model, run.params.compute.chunk)
         self._check_held_out()
         self.keys, self.solutions = list[str](), list[Path]()
@@ -88,7 +89,7 @@ class _Walk:
         work = [
             (
                 Block("solve", index, key),
-                partial(_solve_stored, self.params, index, self._of(index), self.dense),
+                partial(_solve_stored, self.params, index, self.plans[index], self.dense),
             )
             for index, key in enumerate(self.keys)
         ]
@@ -103,7 +104,7 @@ class _Walk:
             path = self.run.note(self.run.blocks.one(Block("solve", index, key), partial(self._write, index)))
             self.keys.append(key)
             self.solutions.append(path)
-            if self.changed is None and not all(one.leaves_dense for one in self._of(index).values()):
+            if self.changed is None and not self.plans[index].leaves_dense:
                 self.changed = index
             rows = read_rows(path)
             error = sum(row["relative_error"] for row in rows) / len(rows)
@@ -112,7 +113,7 @@ class _Walk:
     def _check_held_out(self) -> None:
         """Raise ParameterError where sequences are to be held out of a single one."""
         sequences = states_shape(self.entering.dense(0))[0]
-        if sequences < 2 and any(one.corrected or one.joint for one in self.assignments.values()):
+        if sequences < 2 and any(plan.corrects or plan.joint for plan in self.plans):
             raise ParameterError(
                 f"calibration.sequences: corrections hold some out: expected at least 2, got {sequences}: use more, "
                 "or set solve.target to dense and use no method of the attention matrix, which hold some out too"
@@ -120,7 +121,7 @@ class _Walk:
 
     def facts(self) -> dict[str, Any]:
         """What the solution was made from and with, for its manifest."""
-        used = {one.method: one.facts()["solver"] for one in self.assignments.values()}
+        used = {name: settings for plan in self.plans for name, settings in plan.settings().items()}
         return {
             "model": self.identity,
             "statistics": identity_of(STATISTICS),
@@ -130,36 +131,48 @@ class _Walk:
             "compute": compute_facts(self.model.device, self.model.dtype, self.params.compute.chunk),
         }
 
+    def _plans(self) -> list[Plan]:
+        """What is to be done to each block."""
+        settings, blocks = self.params.solve, range(self.model.blocks)
+        if methods.room_of(settings.method) != "structured":
+            found = allocate(assign(self.params, self.model), settings, self.model, self._stored)
+            return [LinearPlan({one.name: found[one.name] for one in self.model.linears(index)}) for index in blocks]
+        scorer, own = scorer_of(self.params), self.params.methods.get(settings.method, {})
+        how = scorer.compensation if settings.units.compensation == "auto" else settings.units.compensation
+        corrects = settings.corrects(how in ("weights", "affine"))
+        kept = choose(self.run, self.model, self.identity, self.dense)
+        return [UnitPlan(settings.method, scorer, own, kept[index], corrects) for index in blocks]
+
     def _stored(self, index: int) -> list[InputStatistics]:
         return read_statistics(verified(STATISTICS, block_file(index), self.dense), self.model.device)
 
     def _write(self, index: int, path: Path) -> dict[str, float]:
         if self._sees_dense(index):
-            return _solve_stored(self.params, index, self._of(index), self.dense, path)
+            return _solve_stored(self.params, index, self.plans[index], self.dense, path)
         clock = Clock()
         with clock.timing("calibration", self.model.device):
             states = self.entering.states(index, self.solutions, self.keys, self.changed)
         attending = self._attending(index, states)
-        solver = BlockSolver(self.model, self._of(index), self.params.solve, clock, attending)
+        solver = self.plans[index].solver(self.model, self.params.solve, clock, attending)
         dtype, compute, settings = DTYPES[self.params.statistics.dtype], self.params.compute, self.params.solve
         dense = self._dense_stream(index)
         if dense is None and not settings.ordered:
-            with solver.clock.timing("calibration", self.model.device):
+            with clock.timing("calibration", self.model.device):
                 statistics = collect(self.model, index, states, compute.chunk, dtype)
-            write_block(path, solver.solve_all(index, statistics))
-            return solver.clock.figures()
+            write_block(path, *solver.solve_all(index, statistics))
+            return clock.figures()
         memory = self.params.workers.held_gb * 1e9
         with BlockVisit(index, Stream(self.model, states), dense, compute.chunk, dtype, memory) as visit:
             solved = solver.solve_all(index, visit.statistics(), put=settings.ordered)
             if settings.ordered and index + 1 < self.model.blocks:
-                with solver.clock.timing("calibration", self.model.device):
+                with clock.timing("calibration", self.model.device):
                     self.entering.keep(index, [*self.keys, self._key(index)], visit.write)
-        write_block(path, solved)
-        return solver.clock.figures()
+        write_block(path, *solved)
+        return clock.figures()
 
     def _attending(self, index: int, states: Path) -> Attending | None:
         """What enters the block's attention, with another model, as ours runs while linears are solved."""
-        if not any(one.joint for one in self._of(index).values()):
+        if not self.plans[index].joint:
             return None
         if self._asked_model is None:
             self._asked_model = copy.deepcopy(self.model)
@@ -167,7 +180,7 @@ class _Walk:
 
     def _dense_stream(self, index: int) -> Stream | None:
         """The dense model, a copy that runs beside the one that is pruned, and what enters its block."""
-        if not any(one.corrects_target for one in self._of(index).values()):
+        if not self.plans[index].corrects:
             return None
         if self._dense_model is None:
             self._dense_model = copy.deepcopy(self.model)
@@ -175,44 +188,35 @@ class _Walk:
 
     def _sees_dense(self, index: int) -> bool:
         """Whether the stored statistics will do: no linear before the block's is pruned, or none of them will be."""
-        stays_dense = all(one.leaves_dense for one in self._of(index).values())
         unchanged = self.changed is None and not self.params.solve.ordered
-        return stays_dense or unchanged or self.params.solve.inputs == "dense"
+        return self.plans[index].leaves_dense or unchanged or self.params.solve.inputs == "dense"
 
     def _key(self, index: int) -> str:
-        assignments = self._of(index)
-        used = {one.method for one in assignments.values()}
-        files = {f"{methods.room_of(name)}/{name}.py" for name in used}
-        if any(one.joint for one in assignments.values()):
-            files.update(ATTENTION)
+        plan, settings = self.plans[index], self.params.solve
+        files = plan.code() | (set(ATTENTION) if plan.joint else set())
         unchanged = self.params.solve.inputs == "dense" or self.changed is None
         entering = self.dense["files"][block_file(index)] if unchanged else self.keys[-1]
         return key_of(
             task="solve", block=index, model=self.identity, entering=entering,
-            assignments={name: one.facts() for name, one in assignments.items()},
+            plan=plan.facts(),
             statistics=self.params.statistics.model_dump(),
-            solve={name: getattr(self.params.solve, name) for name in WALK_SETTINGS},
+            solve={**settings.model_dump(mode="json", include=set(WALK_SETTINGS)), "ordered": settings.ordered},
             code=code_of(*CODE, *files),
             **compute_facts(self.model.device, self.model.dtype, self.params.compute.chunk),
         )  # fmt: skip
 
-    def _of(self, index: int) -> dict[str, Assignment]:
-        return {linear.name: self.assignments[linear.name] for linear in self.model.linears(index)}
 
-
-def _solve_stored(
-    params: Params, index: int, assignments: dict[str, Assignment], manifest: dict[str, Any], path: Path
-) -> dict[str, float]:
+def _solve_stored(params: Params, index: int, plan: Plan, manifest: dict[str, Any], path: Path) -> dict[str, float]:
     """Solve a block from the dense model's statistics; `manifest` is theirs."""
     model, _ = open_model(params.compute)
     statistics = read_statistics(verified(STATISTICS, block_file(index), manifest), model.device)
     attending = None
-    if any(one.joint for one in assignments.values()):
+    if plan.joint:
         states = Entering(model, params.compute.chunk).dense(index)
         attending = Attending(model, index, states, states)
-    solver = BlockSolver(model, assignments, params.solve, Clock(), attending)
-    write_block(path, solver.solve_all(index, statistics))
-    return solver.clock.figures()
+    clock = Clock()
+    write_block(path, *plan.solver(model, params.solve, clock, attending).solve_all(index, statistics))
+    return clock.figures()
 
 
 def list_methods() -> str:
@@ -221,8 +225,9 @@ def list_methods() -> str:
     for name in methods.names():
         settings = ", ".join(f"{key}={value}" for key, value in methods.settings_of(name).items())
         kind = methods.class_of(name)
-        scopes = ", ".join(getattr(kind, "scopes", ("model",)))
-        lines.append(f"{name:<12} {settings or '-':<24} scopes: {scopes:<20} {kind.paper}")
+        room = methods.room_of(name)
+        works = {"structured": "units", "rotations": "width"}.get(room) or f"scopes: {', '.join(kind.scopes)}"
+        lines.append(f"{name:<12} {settings or '-':<24} {works:<28} {kind.paper}")
     return "\n".join(lines)
 
 

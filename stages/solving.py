@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,42 +14,19 @@ from stages.artifacts.linears import Row
 from stages.assignment import Assignment, budget_of
 from stages.attending import Attending
 from stages.attention.contract import AttentionSolver
+from stages.clock import Clock
 from stages.errors import NotFiniteError, NotPositiveDefiniteError
 from stages.linalg.correction import Correction, corrected_target
 from stages.linalg.refit import exact_refit, guarded_refit
 from stages.linalg.unit import unit_diagonal
-from stages.models.compute import synchronize
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.params.pruning import Solve
+from stages.solution import BlockSolution
 from stages.solvers.contract import LinearProblem, LinearSolution, LinearSolver, errors_of
 from stages.walk import InputStatistics
 
 Entry = tuple[Row, Tensor, Tensor | None]
-
-
-@dataclass
-class Clock:
-    """What the parts of a block's solution took: solvers (corrections and refits included), statistics."""
-
-    solver_seconds: float = 0.0
-    solver_cpu_seconds: float = 0.0
-    calibration_seconds: float = 0.0
-    calibration_cpu_seconds: float = 0.0
-
-    @contextmanager
-    def timing(self, part: str, device: torch.device) -> Iterator[None]:
-        """Add the time of the body to `part`."""
-        synchronize(device)
-        wall, cpu = time.perf_counter(), time.process_time()
-        yield
-        synchronize(device)
-        for name, taken in (("seconds", time.perf_counter() - wall), ("cpu_seconds", time.process_time() - cpu)):
-            setattr(self, f"{part}_{name}", getattr(self, f"{part}_{name}") + taken)
-
-    def figures(self) -> dict[str, float]:
-        """For the cost of the stage."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
@@ -90,7 +65,7 @@ class BlockSolver:
         for names in _alike(statistics.linears, self.assignments):
             yield from self._together([named[name] for name in names], statistics.only(names, rows))
 
-    def solve_all(self, index: int, statistics: Iterable[InputStatistics], put: bool = False) -> list[Entry]:
+    def solve_all(self, index: int, statistics: Iterable[InputStatistics], put: bool = False) -> BlockSolution:
         """Solve block `index`, input after input, and give its linears in order.
 
         put: whether a solved linear goes into the loaded block before the next input's statistics are taken.
@@ -101,7 +76,7 @@ class BlockSolver:
                 solved[found.linear.name] = found
                 if put:
                     self.model.put(found.linear, found.weight)
-        return [solved[linear.name].entry for linear in linears]
+        return BlockSolution([solved[linear.name].entry for linear in linears])
 
     def _next(self, source: Iterator[InputStatistics]) -> InputStatistics | None:
         with self.clock.timing("calibration", self.model.device):

@@ -13,7 +13,7 @@ NEAR = 0.995
 
 
 def box_minimum(hessian: Tensor, total: float, tolerance: float = 1e-12) -> Tensor:
-    """The minimiser u (D,) by a primal-dual interior point method (Nocedal, Wright 2006, section 16.6, Mehrotra's step).
+    """The minimiser u (D,) by a primal-dual interior point method (Nocedal, Wright 2006, section 16.6).
 
     hessian: (D, D) positive semidefinite, in float64; total: of u, in (0, D).
 

@@ -9,15 +9,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from stages.errors import ArtifactError
+from stages.models import hetero  # noqa: F401 (registers the classes of checkpoints with unequal blocks)
 
 
 def build_skeleton(folder: Path, dtype: torch.dtype, trust_remote_code: bool) -> PreTrainedModel:
     """The causal language model that config.json describes, parameters on meta, buffers real."""
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+    return skeleton_of(config, dtype, trust_remote_code)
+
+
+def skeleton_of(config: PreTrainedConfig, dtype: torch.dtype, trust_remote_code: bool) -> PreTrainedModel:
+    """The causal language model of a configuration, parameters on meta, buffers real."""
     with _parameters_on_meta(), no_init_weights():
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
     return model.eval().requires_grad_(False)

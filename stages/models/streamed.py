@@ -68,13 +68,20 @@ class StreamedModel:
         return self._model.get_submodule(name)
 
     @property
+    def parameters(self) -> int:
+        """How many parameters the model has; tied ones count once."""
+        self._model.tie_weights()
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    @property
     def config(self) -> Any:
         """The configuration of the language model."""
         return self._model.config.get_text_config()
 
     def has_bias(self, linear: Linear) -> bool:
         """Whether a linear has a bias."""
-        return getattr(self.module(linear.name), "bias", None) is not None
+        given = linear.name in self._added_biases
+        return not given and getattr(self.module(linear.name), "bias", None) is not None
 
     @property
     def prefix(self) -> str:
@@ -92,6 +99,13 @@ class StreamedModel:
     def stored_weight(self, linear: Linear) -> Tensor:
         """Weight (d_out, d_in) of a linear as the checkpoint holds it, on the CPU."""
         return linear.weight(self._read([linear.tensor])[linear.tensor])
+
+    def stored_bias(self, linear: Linear) -> Tensor:
+        """Bias (d_out,) of a linear as the checkpoint holds it, on the CPU; zeros where it has none."""
+        if not self.has_bias(linear):
+            return torch.zeros(linear.shape[0], dtype=self.stored)
+        name = f"{linear.name}.bias"
+        return self._read([name])[name]
 
     @contextmanager
     def loaded(self, index: int, replaced: Mapping[str, Tensor] | None = None) -> Iterator[None]:
@@ -154,7 +168,7 @@ class StreamedModel:
         finally:
             take_back(self._blocks[index])
             for name in [name for name in self._added_biases if name.startswith(start)]:
-                self._added_biases.pop(name).bias = None
+                self._added_biases.pop(name).register_parameter("bias", None)
             return_freed_memory()
 
     @torch.no_grad()

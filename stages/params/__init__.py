@@ -50,8 +50,10 @@ class Statistics(Section):
 
 
 class Assemble(Section):
-    """What the finished checkpoint must stand."""
+    """The form of the finished checkpoint, and what it must stand."""
 
+    layout: Literal["auto", "hetero", "uniform", "padded"] = "auto"
+    """Of a checkpoint without the heads and channels that were removed; auto: the smallest that can be had."""
     max_logit_difference: Annotated[float, Field(ge=0)] = 1e-3
     """Largest difference allowed between the reloaded checkpoint's logits and the walk's."""
 

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from stages.linalg.masks import groups_of
 from stages.models.roles import ROLES
 from stages.params.base import Fraction, Positive, Section
+from stages.params.units import UnitSettings
 
 Pattern = Annotated[str, Field(pattern=r"^(unstructured|[1-9]\d*:[1-9]\d*)$")]
 Scope = Literal["auto", "row", "linear", "model"]
@@ -84,6 +85,8 @@ class Solve(Section):
     """Largest difference from `sparsity`."""
     allocation_outlier: Annotated[float, Field(gt=0)] = 5.0
     """owl: scores above this many times their mean are outliers."""
+    units: UnitSettings = UnitSettings()
+    """Of methods that remove whole heads and channels."""
     rules: tuple[Rule, ...] = ()
 
     _pattern = field_validator("pattern")(_checked_pattern)

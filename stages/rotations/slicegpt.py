@@ -21,8 +21,8 @@ class SliceGpt:
 
     amount: parameters: `solve.sparsity` is the share of the blocks' parameters that goes, the matrices on residual
             connections counted as parameters that come; width: the share of the hidden width, as in the paper.
-    signal: normed: of what leaves the norms, as the paper has it; states: of what enters them, as the public code has
-            it, where a few tokens of large norm weigh more than all others.
+    signal: states: components of what enters the norms, as the public code has it; normed: of what leaves them, where
+            every token weighs the same.
     round:  the width kept is a multiple of it; 8 in the public code.
     head:   whether what enters the head is sliced too; it is not in the public code.
 
@@ -33,7 +33,7 @@ class SliceGpt:
     paper: ClassVar[str] = "Ashkboos et al. 2024, SliceGPT: compress large language models by deleting rows and columns"
 
     amount: Literal["parameters", "width"] = "parameters"
-    signal: Literal["normed", "states"] = "normed"
+    signal: Literal["states", "normed"] = "states"
     round: Annotated[int, Field(ge=1)] = 1
     head: bool = False
 

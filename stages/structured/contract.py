@@ -50,9 +50,13 @@ class UnitScorer(Protocol):
     """
 
     paper: str
-    needs: frozenset[Need]
     allocation: Allocation
     compensation: Compensation
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What of a problem it asks for."""
+        ...
 
     def __call__(self, problem: UnitProblem) -> Tensor:
         """Scores (units,), higher for those more worth keeping; comparable between blocks, and per parameter.

@@ -22,9 +22,9 @@ class Newton:
     and every unit by the mean of its inputs' scores.
 
     form `closed` solves it exactly: z = 1 - c H⁻¹e with c = removed · D / (eᵀH⁻¹e), one Cholesky factor. `penalty` is
-    the paper's: ½ λ (eᵀz - r)² in place of the constraint, `iterations` steps of Newton's method from z = 1; its Hessian
-    does not depend on z, so that one step is as good as fifty, and z tends to the closed form as λ grows. `box` also
-    keeps z in [0, 1], which the paper asks for and Algorithm 1 does not do.
+    the paper's: ½ λ (eᵀz - r)² in place of the constraint, `iterations` steps of Newton's method from z = 1; its
+    Hessian does not depend on z, so that one step is as good as fifty, and z tends to the closed form as λ grows. `box`
+    also keeps z in [0, 1], which the paper asks for and Algorithm 1 does not do.
 
     Departs from the paper: λ is relative to mean(diag H), H is damped, and G is a mean, not a sum: the score does not
     depend on the units of the activations. Of the closed form the ranking does not depend on `removed`, so neither it

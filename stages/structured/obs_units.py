@@ -28,16 +28,22 @@ class ObsUnits:
 
     rounds:    each removes the same number of units.
     damping:   added to the diagonal of G, as a fraction of its mean.
-    normalise: `none`: losses of all blocks as they are; `energy`: relative to the output's energy tr W G Wᵀ.
+    compare:   what makes losses of different blocks comparable. `loss`: outputs count by what the language-model loss
+               feels of them, tr W_g ((G⁻¹)_gg)⁻¹ W_gᵀ Γ with the Fisher matrix Γ of the outputs, which takes one walk
+               backwards; `median`: relative to the block's median; `energy`: to the output's, tr W G Wᵀ; `none`.
     """
 
     rounds: int = 24
     damping: float = 0.01
-    normalise: Literal["none", "energy", "median", "harmonic"] = "none"
+    compare: Literal["loss", "median", "energy", "none"] = "loss"
     paper: ClassVar[str] = "Hassibi, Stork 1993, Second order derivatives for network pruning; for units: here"
-    needs: ClassVar[frozenset[Need]] = frozenset()
     allocation: ClassVar[Allocation] = "global"
     compensation: ClassVar[Compensation] = "weights"
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Fisher matrices, where losses are compared by them."""
+        return frozenset({"fisher"}) if self.compare == "loss" else frozenset()
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -48,16 +54,17 @@ class ObsUnits:
     def __call__(self, problem: UnitProblem) -> Tensor:
         """Scores (units,); raises NotPositiveDefiniteError if G has no inverse."""
         order, losses = self.removal(problem)
-        scale = problem.parameters
-        if self.normalise == "energy":
-            scale = scale * float(((problem.dense @ problem.gram) * problem.dense).sum())
-        if self.normalise == "median":
-            scale = float(losses.cummax(0).values.median())
-        if self.normalise == "harmonic":
-            scale = float(1 / (1 / losses.cummax(0).values).mean())
-        scores = torch.empty_like(losses)
-        scores[order] = losses.cummax(0).values / scale
+        highest = losses.cummax(0).values
+        scores = torch.empty_like(highest)
+        scores[order] = highest / (problem.parameters * self._scale(problem, highest))
         return scores.to(problem.gram.dtype)
+
+    def _scale(self, problem: UnitProblem, losses: Tensor) -> float:
+        if self.compare == "energy":
+            return float(((problem.dense @ problem.gram) * problem.dense).sum())
+        if self.compare == "median":
+            return float(losses.median()) / problem.parameters
+        return 1.0
 
     def removal(self, problem: UnitProblem) -> tuple[Tensor, Tensor]:
         """Units in the order in which they go, (units,), and the loss (units,) of each when it goes; in float64."""
@@ -65,6 +72,8 @@ class ObsUnits:
         columns = problem.columns.to(problem.gram.device)
         inverse = _inverse(problem.gram.double(), self.damping)[columns.flatten()][:, columns.flatten()]
         weight = problem.dense.double()[:, columns.flatten()]
+        if self.compare == "loss":
+            weight = _root(problem.fisher) @ weight
         left, order, losses = torch.arange(units, device=columns.device), list[Tensor](), list[Tensor]()
         for number in range(self.rounds):
             going = len(left) - units * (self.rounds - 1 - number) // self.rounds
@@ -80,6 +89,14 @@ class ObsUnits:
             if len(left):
                 weight, inverse = _removed(weight, inverse, stays.repeat_interleave(width))
         return torch.cat(order), torch.cat(losses)
+
+
+def _root(fisher: Tensor | None) -> Tensor:
+    """(d_out, d_out) R with RᵀR = Γ."""
+    if fisher is None:
+        raise ValueError("obs_units with compare: loss needs the Fisher matrix of the outputs")
+    values, vectors = torch.linalg.eigh(fisher.double())
+    return values.clamp(min=0).sqrt()[:, None] * vectors.T
 
 
 def _inverse(gram: Tensor, damping: float) -> Tensor:

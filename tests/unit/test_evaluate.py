@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from stages import evaluate
-from stages.artifacts.manifest import read_manifest, write_manifest
+from stages.artifacts.manifest import read_manifest, sha256_of, write_manifest
 from stages.runner import run_stage
 from tests.unit.tiny import tiny_workspace, write_params
 
@@ -152,3 +152,27 @@ def test_an_unloadable_model_is_refused_in_one_line(workspace, capsys):
     write_manifest(Path("data/model"), facts)
     assert run() == 2
     assert "data/model cannot be loaded as a causal language model" in capsys.readouterr().err
+
+
+def test_a_checkpoint_with_unequal_blocks_is_measured_as_the_same_one_padded_with_zeros(workspace):
+    """Loaded by this package's classes, driven by lm-eval as any other."""
+    from stages.assembly import layout_of, write_checkpoint
+    from stages.models.streamed import StreamedModel
+    from tests.unit.structured_solutions import write_structured
+
+    write_params(workspace, evaluate=settings(["bbc_topics"], limit=8))
+    documents(LABELS * 2)
+    pruned = write_structured(StreamedModel(Path("data/model"), torch.device("cpu")), Path("data/solution"))
+    figures = {}
+    for wanted in ("hetero", "padded"):
+        layout = layout_of(pruned, wanted, False)
+        shutil.rmtree("data/pruned", ignore_errors=True)
+        Path("data/pruned").mkdir()
+        write_checkpoint(Path("data/model"), Path("data/pruned"), pruned, layout, lambda done: None)
+        files = {path.name: sha256_of(path) for path in Path("data/pruned").iterdir()}
+        Path("data/pruned/pruning_manifest.json").write_text(json.dumps({"files": files}))
+        assert run("pruned") == 0
+        figures[wanted] = json.loads(Path("metrics/pruned.json").read_text())
+    assert figures["hetero"]["tasks"] == figures["padded"]["tasks"]
+    loss = [one["perplexity"]["value"] for one in figures.values()]
+    assert loss[0] == pytest.approx(loss[1], rel=1e-5)

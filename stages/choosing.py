@@ -1,0 +1,192 @@
+"""Which heads and channels of the whole model stay: scores from the dense model's statistics, ranked to a budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from stages import methods
+from stages.artifacts.manifest import verified
+from stages.artifacts.store import key_of
+from stages.backward import saliences
+from stages.blocks.contract import Block
+from stages.clock import Clock
+from stages.errors import ParameterError
+from stages.linalg.masks import removed_count
+from stages.models.streamed import StreamedModel
+from stages.models.units import Kind, Units, units_of
+from stages.params import Params
+from stages.params.pruning import Solve
+from stages.places import STATISTICS, block_file
+from stages.runner import StageRun, progress
+from stages.structured.contract import UnitScorer
+from stages.structured.ranking import Ranked, by_budget, keep_best, literal
+from stages.tensorfile import read_tensors, write_tensors
+from stages.unit_problems import parameters_of, statistics_of, unit_problem
+from stages.workspace import code_of, compute_facts, open_model, read_statistics
+
+ROLES: dict[Kind, str] = {"heads": "attention", "channels": "mlp"}
+Kept = dict[Kind, Tensor]
+"""Which units (units,) bool of a block stay, by kind."""
+
+
+def scorer_of(params: Params) -> UnitScorer:
+    """The structured method of the parameters, with its settings."""
+    scorer: UnitScorer = methods.load(params.solve.method, params.methods.get(params.solve.method, {}))
+    return scorer
+
+
+def choose(run: StageRun, model: StreamedModel, identity: str, statistics: Mapping[str, Any]) -> list[Kept]:
+    """The units of every block that stay; `statistics` is the manifest of the dense model's.
+
+    Raises ParameterError where the budget or a rule cannot be met, ArchitectureError where units cannot be told.
+    """
+    blocks = [units_of(model, index) for index in range(model.blocks)]
+    check_rules(run.params.solve, model.blocks)
+    scores = _scores(run, model, identity, statistics)
+    places = [
+        _place(run.params.solve, units, scores[index][units.kind])
+        for index, kinds in enumerate(blocks)
+        for units in kinds
+    ]
+    units = [one for kinds in blocks for one in kinds]
+    chosen = iter(_ranked(run.params.solve, scorer_of(run.params), units, places))
+    return [{one.kind: next(chosen) for one in kinds} for kinds in blocks]
+
+
+def check_rules(settings: Solve, blocks: int) -> None:
+    """Raise ParameterError where solve asks of a structured method what only layer-wise ones know."""
+    method = settings.method
+    for name, plain in (("pattern", "unstructured"), ("scope", "auto"), ("refit", "none"), ("allocation", "uniform")):
+        if getattr(settings, name) != plain:
+            raise ParameterError(
+                f"solve.{name}: {method} removes whole heads and channels: expected {plain}, got "
+                f"{getattr(settings, name)}; see solve.units for what it knows"
+            )
+    for number, rule in enumerate(settings.rules):
+        for name in ("method", "pattern", "scope", "refit", "settings"):
+            if getattr(rule, name) is not None:
+                raise ParameterError(
+                    f"solve.rules[{number}].{name}: with {method} a rule gives roles (attention, mlp), blocks and "
+                    f"sparsity, got {name}: {getattr(rule, name)!r}: take it out"
+                )
+        unknown = set(rule.roles or ()) - set(ROLES.values())
+        if unknown:
+            raise ParameterError(
+                f"solve.rules[{number}].roles: {method} removes whole units: expected attention (heads) or mlp "
+                f"(channels), got {', '.join(sorted(unknown))}"
+            )
+
+
+def _place(settings: Solve, units: Units, scores: Tensor) -> Ranked:
+    """The units of one place as they are ranked; their number is settled where the first rule that matches says so."""
+    multiple = settings.units.multiple if units.kind == "channels" else 1
+    if multiple > units.count:
+        raise ParameterError(
+            f"solve.units.multiple: expected at most the {units.count} channels of block {units.block}, got {multiple}"
+        )
+    for number, rule in enumerate(settings.rules):
+        if rule.matches(f"{ROLES[units.kind]}.", units.block):
+            if rule.sparsity is None:
+                break
+            kept = units.count - removed_count(units.count, rule.sparsity)
+            if kept == 0:
+                raise ParameterError(
+                    f"solve.rules[{number}].sparsity: {rule.sparsity:g} would leave block {units.block} no "
+                    f"{units.kind} of its {units.count}: expected at most {1 - 1 / units.count:.3f}"
+                )
+            return Ranked(scores, units.parameters, kept, multiple)
+    return Ranked(scores, units.parameters, None, multiple)
+
+
+def _ranked(settings: Solve, scorer: UnitScorer, units: Sequence[Units], places: Sequence[Ranked]) -> list[Tensor]:
+    allocation = scorer.allocation if settings.units.allocation == "auto" else settings.units.allocation
+    if settings.units.ranking == "literal":
+        factors = [4 * one.columns.shape[1] / 3 if one.kind == "heads" else 1.0 for one in units]
+        return literal(places, settings.sparsity, factors)
+    removed = math.ceil(settings.sparsity * parameters_of(units))
+    if allocation == "global":
+        return by_budget(places, removed)
+    return _uniform(settings, units, places, removed)
+
+
+def _uniform(settings: Solve, units: Sequence[Units], places: Sequence[Ranked], removed: int) -> list[Tensor]:
+    """The same number of heads and of channels of every block that no rule settles, channels so that the budget is met.
+
+    Raises ParameterError where blocks differ, or channels cannot make up for what heads leave.
+    """
+    free = [(one, place) for one, place in zip(units, places, strict=True) if place.kept is None]
+    if len({(one.kind, one.count, one.parameters) for one, _ in free}) > 2:
+        raise ParameterError(
+            "solve.units.allocation: uniform needs blocks of the same widths: set it to global, or settle the "
+            "blocks that differ in solve.rules"
+        )
+    short = removed - sum(
+        (one.count - place.kept) * one.parameters
+        for one, place in zip(units, places, strict=True)
+        if place.kept is not None
+    )
+    kept = dict[Kind, int]()
+    for kind in ("heads", "channels"):
+        group = [one for one, _ in free if one.kind == kind]
+        if not group:
+            continue
+        first, least = group[0], 1 if kind == "heads" else settings.units.multiple
+        wanted = max(short, 0) / (len(group) * first.parameters)
+        if kind == "heads" and len(group) < len(free):
+            wanted = round(settings.sparsity * first.count)
+        kept[kind] = first.count - min(math.ceil(wanted), first.count - 1)
+        if kind == "channels":
+            kept[kind] = kept[kind] // least * least
+        short -= len(group) * (first.count - kept[kind]) * first.parameters
+        if kept[kind] < least or (kind == "channels" and short > 0):
+            raise ParameterError(
+                f"solve.sparsity: {settings.sparsity:g} cannot be met with the same widths in every block: lower it, "
+                "or set solve.units.allocation to global"
+            )
+    return [
+        keep_best(place.scores, kept[one.kind] if place.kept is None else place.kept)
+        for one, place in zip(units, places, strict=True)
+    ]
+
+
+def _scores(
+    run: StageRun, model: StreamedModel, identity: str, statistics: Mapping[str, Any]
+) -> list[dict[str, Tensor]]:
+    """Scores of every block's units by kind, made or restored from the block store."""
+    method, scorer = run.params.solve.method, scorer_of(run.params)
+    walks_back = bool(scorer.needs - {"coupled"})
+    left = saliences(run, model, identity) if walks_back else [None] * model.blocks
+    facts = {
+        "model": identity,
+        "method": method,
+        "settings": run.params.methods.get(method, {}),
+        "code": code_of("choosing.py", "unit_problems.py", "linalg", f"structured/{method}.py", "models/units.py"),
+        **compute_facts(model.device, model.dtype, run.params.compute.chunk),
+    }
+    work = []
+    for index, path in enumerate(left):
+        entering = statistics["files"][block_file(index)], None if path is None else path.name
+        key = key_of(task="scores", block=index, entering=entering, **facts)
+        work.append((Block("scores", index, key), partial(_write_scores, run.params, index, dict(statistics), path)))
+    with progress(total=model.blocks, desc="scores", unit="block") as bar:
+        return [read_tensors(run.note(done)) for done in run.blocks.each(work, bar.update)]
+
+
+def _write_scores(
+    params: Params, index: int, statistics: dict[str, Any], backward: Path | None, path: Path
+) -> dict[str, float]:
+    model, _ = open_model(params.compute)
+    found = read_statistics(verified(STATISTICS, block_file(index), statistics), model.device)
+    scorer, clock, scores = scorer_of(params), Clock(), dict[str, Tensor]()
+    for units in units_of(model, index):
+        problem = unit_problem(model, units, statistics_of(units.sink.name, found), scorer.needs, backward)
+        with clock.timing("solver", model.device):
+            scores[units.kind] = scorer(problem).cpu()
+    write_tensors(path, scores)
+    return {"solver_seconds": clock.solver_seconds, "solver_cpu_seconds": clock.solver_cpu_seconds}
