@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from stages import methods
 from stages.artifacts.activations import read_states
 from stages.artifacts.atomic import link_or_copy
-from stages.artifacts.linears import TABLE, Row, write_table
+from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, read_manifest, write_manifest
 from stages.artifacts.store import BlockStore, key_of, trim
 from stages.blocks.contract import Block
@@ -29,10 +29,11 @@ from stages.entering import Entering
 from stages.errors import ParameterError
 from stages.linalg.gram import GramSum
 from stages.linalg.principal import Principal, principal
-from stages.models.slicing import READERS, WRITERS, Bases, project, projecting, sizes_of, stopping_between
+from stages.models.slicing import Bases, project, projecting, sizes_of, stopping_between
 from stages.params.pruning import Solve
 from stages.places import ACTIVATIONS, SOLUTION, block_file
 from stages.runner import StageRun, progress
+from stages.slicing_table import sliced_rows
 from stages.tensorfile import TensorFile, write_tensors
 from stages.walk import advance
 from stages.workspace import code_of, compute_facts, open_model, same_model
@@ -50,7 +51,10 @@ def solve_sliced(run: StageRun) -> None:
     with run.output(SOLUTION) as folder:
         for index, path in enumerate(solutions):
             link_or_copy(path, folder / block_file(index))
-        write_table(folder / TABLE, walk.rows(solutions))
+        lost = [read_lost(path) for path in solutions]
+        write_table(
+            folder / TABLE, sliced_rows(walk.model, run.params.solve.method, walk.width, lost, walk.method.head)
+        )
         write_manifest(folder, walk.facts())
     walk.forget()
     trim(run.params.store.limit_gb * 1e9)
@@ -84,31 +88,6 @@ class SlicedWalk:
             self._solutions.append(self.run.note(done))
             bar.set_postfix_str(f"lost {max(read_lost(self._solutions[-1]).values()):.4f}", refresh=False)
         return self._solutions
-
-    def rows(self, solutions: list[Path]) -> list[Row]:
-        """A row a linear, those on the residual connections with them, which the dense model lacks."""
-        lost = [read_lost(path) for path in solutions]
-        rows = list[Row]()
-        for index in range(self.model.blocks):
-            last = index == self.model.blocks - 1
-            final = self.width if self.method.head or not last else self.model.width
-            entering, between = lost[index]["attention"], lost[index]["mlp"]
-            leaving = lost[index].get("final", 0.0) if last else lost[index + 1]["attention"]
-            for linear in self.model.linears(index):
-                d_out, d_in = linear.shape
-                if linear.role in READERS:
-                    d_in, error = self.width, (entering, between)[READERS[linear.role]]
-                else:
-                    d_out, error = ((self.width, between), (final, leaving))[WRITERS[linear.role]]
-                weights = linear.shape[0] * linear.shape[1]
-                rows.append(self._row(linear.name, index, linear.role, weights, d_out * d_in, error))
-            shortcuts = [("attention_shortcut", self.width, between), ("mlp_shortcut", final, leaving)]
-            if index == 0 and self.sizes.tied and not self.method.head:
-                shortcuts.append(("entering", self.model.width, entering))
-            for name, width, error in shortcuts:
-                name = f"{self.model.prefix}.{index}.{name}"
-                rows.append(self._row(name, index, "shortcut", 0, self.width * width, error))
-        return rows
 
     def facts(self) -> dict[str, Any]:
         """What the solution was made from and with, for its manifest."""
@@ -173,15 +152,6 @@ class SlicedWalk:
 
     def _key(self, task: str, index: int) -> str:
         return key_of(task=task, block=index, **self._made_of)
-
-    def _row(self, name: str, index: int, role: str, weights: int, kept: int, error: float) -> Row:
-        sparsity = 1 - kept / weights if weights else 0.0
-        return {
-            "linear": name, "block": index, "role": role, "method": self.params.solve.method, "pattern": "width",
-            "scope": "model", "weights": weights, "kept": kept, "sparsity": sparsity, "relative_error": error,
-            "damping": None, "attempts": 0, "refits": True, "refit": "none", "correction": None,
-            "correction_ridge": None,
-        }  # fmt: skip
 
 
 def read_bases(path: Path) -> Bases:
