@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from stages.errors import NotPositiveDefiniteError, ParameterError
+from stages.linalg.inverse import inverse_by_halves
+from stages.linalg.unit import unit_diagonal
 from stages.structured.contract import Allocation, Compensation, Need, UnitProblem
 
 
@@ -27,7 +29,7 @@ class ObsUnits:
     so far in that order, per parameter, so that a ranking over all blocks takes units in it.
 
     rounds:    each removes the same number of units.
-    damping:   added to the diagonal of G, as a fraction of its mean.
+    damping:   added to the diagonal of G, as a fraction of it.
     compare:   what makes losses of different blocks comparable. `loss`: outputs count by what the language-model loss
                feels of them, tr W_g ((G⁻¹)_gg)⁻¹ W_gᵀ Γ with the Fisher matrix Γ of the outputs, which takes one walk
                backwards; `median`: relative to the block's median; `energy`: to the output's, tr W G Wᵀ; `none`.
@@ -67,13 +69,15 @@ class ObsUnits:
         return 1.0
 
     def removal(self, problem: UnitProblem) -> tuple[Tensor, Tensor]:
-        """Units in the order in which they go, (units,), and the loss (units,) of each when it goes; in float64."""
+        """Units in the order in which they go, (units,), and the loss (units,) of each when it goes."""
         units, width = problem.columns.shape
         columns = problem.columns.to(problem.gram.device)
-        inverse = _inverse(problem.gram.double(), self.damping)[columns.flatten()][:, columns.flatten()]
-        weight = problem.dense.double()[:, columns.flatten()]
+        places = columns.flatten()
+        unit = unit_diagonal(problem.gram)
+        inverse = _inverse(unit.gram[places[:, None], places], self.damping)
+        weight = (problem.dense * unit.scale)[:, places]
         if self.compare == "loss":
-            weight = _root(problem.fisher) @ weight
+            weight = _root(problem.fisher).to(weight) @ weight
         left, order, losses = torch.arange(units, device=columns.device), list[Tensor](), list[Tensor]()
         for number in range(self.rounds):
             going = len(left) - units * (self.rounds - 1 - number) // self.rounds
@@ -100,15 +104,13 @@ def _root(fisher: Tensor | None) -> Tensor:
 
 
 def _inverse(gram: Tensor, damping: float) -> Tensor:
-    damped = gram.clone()
-    damped.diagonal().add_(damping * gram.diagonal().mean())
-    factor, info = torch.linalg.cholesky_ex(damped)
-    if int(info) != 0 or not bool(torch.isfinite(factor.diagonal()).all()):
+    inverse = inverse_by_halves(gram + damping * torch.eye(len(gram), dtype=gram.dtype, device=gram.device))
+    if not bool((inverse.diagonal() > 0).all()):
         raise NotPositiveDefiniteError(
             f"{len(gram)} x {len(gram)} Gram matrix is not positive definite with damping {damping:g}: use more "
             f"calibration tokens than {len(gram)} or raise methods.obs_units.damping"
         )
-    return torch.cholesky_inverse(factor)
+    return inverse
 
 
 def _losses(weight: Tensor, inverse: Tensor, width: int) -> Tensor:
