@@ -13,13 +13,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from stages.errors import ParameterError
 
-Room = Literal["solvers", "attention", "structured"]
+Room = Literal["solvers", "attention", "structured", "rotations"]
 SHARED: dict[Room, frozenset[str]] = {
     "solvers": frozenset({"__init__", "contract"}),
     "attention": frozenset({"__init__", "contract", "matrix", "fused"}),
     "structured": frozenset({"__init__", "contract", "ranking", "taylor"}),
+    "rotations": frozenset({"__init__"}),
 }
-"""Rooms of methods, layer-wise, of the attention matrix and of whole units, and the files there that are none."""
+"""Rooms of methods: layer-wise, of the attention matrix, of whole units, of the hidden width. The files there that are
+none."""
 
 
 @cache

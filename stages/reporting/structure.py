@@ -12,6 +12,11 @@ LAYOUTS = {
         "every block has widths of its own, and the checkpoint carries the few lines of modelling code for that",
         'AutoModelForCausalLM.from_pretrained("data/pruned", trust_remote_code=True)',
     ),
+    "sliced": (
+        "all heads and channels, on hidden states rotated and narrowed, with matrices on residual connections: the "
+        "checkpoint carries its modelling code",
+        'AutoModelForCausalLM.from_pretrained("data/pruned", trust_remote_code=True)',
+    ),
     "uniform": ("every block has the same widths, which transformers' own class reads", PLAIN),
     "padded": ("narrower blocks are filled up with zeros to the widest: transformers' own class reads it", PLAIN),
 }
