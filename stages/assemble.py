@@ -18,7 +18,7 @@ from stages.artifacts.atomic import write_json
 from stages.artifacts.linears import TABLE, Row, read_table
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
 from stages.artifacts.tokens import read_tokens
-from stages.assembly import layout_facts, layout_of, write_checkpoint, write_masks
+from stages.assembly import budget_facts, layout_facts, layout_of, write_checkpoint, write_masks
 from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
 from stages.pruned import Pruned
 from stages.reload import compare
@@ -52,6 +52,7 @@ def main(run: StageRun) -> None:
         facts = {
             **_facts(solution, source, rows),
             "layout": layout_facts(pruned, layout),
+            **({} if layout.values is None else {"budget": budget_facts(pruned, solution["solve"])}),
             "reloaded": again(folder, pruned, tokens, run.params.assemble.max_logit_difference, trust),
             "versions": {"secateur": __version__, **{package: version(package) for package in PACKAGES}},
             "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()},
