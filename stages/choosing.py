@@ -19,7 +19,7 @@ from stages.clock import Clock
 from stages.errors import ParameterError
 from stages.linalg.masks import removed_count
 from stages.models.streamed import StreamedModel
-from stages.models.units import Kind, Units, units_of
+from stages.models.units import Kind, Units, parameters_of, units_of
 from stages.params import Params
 from stages.params.pruning import Solve
 from stages.places import STATISTICS, block_file
@@ -27,7 +27,7 @@ from stages.runner import StageRun, progress
 from stages.structured.contract import UnitScorer
 from stages.structured.ranking import Ranked, by_budget, keep_best, literal
 from stages.tensorfile import read_tensors, write_tensors
-from stages.unit_problems import parameters_of, statistics_of, unit_problem
+from stages.unit_problems import statistics_of, unit_problem
 from stages.workspace import code_of, compute_facts, open_model, read_statistics
 
 ROLES: dict[Kind, str] = {"heads": "attention", "channels": "mlp"}

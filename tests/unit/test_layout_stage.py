@@ -65,8 +65,10 @@ def test_the_stage_tells_the_layout_and_the_comparison_of_attention_that_heads_a
     manifest = read_json(w.folder / "data/pruned/pruning_manifest.json")
     layout = manifest["layout"]
     assert (layout["name"], layout["class"]) == ("hetero", "HeteroQwen2ForCausalLM")
-    assert layout["parameters"] < layout["parameters_dense"]
-    assert "import secateur" in layout["load"]
+    assert layout["parameters"]["pruned"] < layout["parameters"]["dense"]
+    assert "import secateur" in layout["load"][0]
+    assert "trust_remote_code=True" in layout["load"][1]
+    assert 0 < manifest["budget"]["removed"] < 1
     assert manifest["reloaded"]["max_logit_difference"] < 1e-5
     assert "modeling_hetero.py" in manifest["files"]
     told = read_json(w.folder / "metrics/attention.json")
