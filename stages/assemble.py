@@ -21,7 +21,7 @@ from stages.artifacts.atomic import write_json
 from stages.artifacts.linears import TABLE, Row, read_table
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
 from stages.artifacts.tokens import read_tokens
-from stages.assembly import layout_facts, layout_of, write_checkpoint, write_masks
+from stages.assembly import budget_facts, layout_facts, layout_of, write_checkpoint, write_masks
 from stages.params import Assemble
 from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
 from stages.pruned import Pruned
@@ -52,9 +52,12 @@ def main(run: StageRun) -> None:
     with run.output(PRUNED) as folder:
         with progress(total=size, desc="write", unit="B", unit_scale=True) as bar:
             if solution.get("layout") == SLICED:
-                told = assemble_sliced(model, solutions, folder, tokens, run.params.assemble, bar.update)
+                told = assemble_sliced(
+                    model, solutions, folder, tokens, run.params.assemble, solution["solve"], bar.update
+                )
             else:
-                told = _assemble(Pruned(model, solutions, rows), folder, tokens, run.params.assemble, trust, bar.update)
+                pruned = Pruned(model, solutions, rows)
+                told = _assemble(pruned, folder, tokens, run.params.assemble, solution["solve"], trust, bar.update)
         facts = {
             **_facts(solution, source, rows),
             **told,
@@ -65,7 +68,13 @@ def main(run: StageRun) -> None:
 
 
 def _assemble(
-    pruned: Pruned, folder: Path, tokens: Tensor, settings: Assemble, trust: bool, tick: Callable[[int], object]
+    pruned: Pruned,
+    folder: Path,
+    tokens: Tensor,
+    settings: Assemble,
+    solve: dict[str, Any],
+    trust: bool,
+    tick: Callable[[int], object],
 ) -> dict[str, Any]:
     """Write the dense model's tensors with the pruned weights, in a layout; gives the facts of it."""
     layout = layout_of(pruned, settings.layout, trust)
@@ -73,7 +82,8 @@ def _assemble(
     write_masks(folder, pruned)
     again = compare if layout.values is None else partial(compare_afresh, layout=layout)
     reloaded = again(folder, pruned, tokens, settings.max_logit_difference, trust)
-    return {"layout": layout_facts(pruned, layout), "reloaded": reloaded}
+    budget = {} if layout.values is None else {"budget": budget_facts(pruned, solve)}
+    return {"layout": layout_facts(pruned, layout), **budget, "reloaded": reloaded}
 
 
 def _facts(solution: dict[str, Any], source: dict[str, Any], rows: dict[str, Row]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from stages.errors import ParameterError
 from stages.layout import Layout, Planner
 from stages.linalg.masks import pack
 from stages.models.checkpoint import INDEX, Checkpoint
-from stages.models.units import units_of
+from stages.models.units import Units, parameters_of, units_of
 from stages.pruned import Pruned
 from stages.tensorfile import TensorFile, TensorWriter, write_tensors
 
@@ -46,27 +46,58 @@ def layout_of(pruned: Pruned, wanted: str, trust_remote_code: bool) -> Layout:
 
 
 def layout_facts(pruned: Pruned, layout: Layout) -> dict[str, Any]:
-    """For the manifest: what the layout is called, how it loads, what is left; which heads, and how many channels.
+    """For the manifest: what the layout is called, the lines either of which loads it, and what is left of each block.
 
     Which channels are left is told by masks.safetensors.
     """
-    if layout.values is None:
+    if layout.values is None or layout.parameters is None:
         return {"name": layout.name}
-    units = [pruned.units(index) or {} for index in range(pruned.model.blocks)]
-    loads = "AutoModelForCausalLM.from_pretrained(folder)"
+    model, blocks = pruned.model, list[dict[str, Any]]()
+    loads = ["AutoModelForCausalLM.from_pretrained(folder)"]
     if layout.code is not None:
-        loads = f"import secateur; {loads}, or without it {loads[:-1]}, trust_remote_code=True)"
+        loads = [f"import secateur; {loads[0]}", f"{loads[0][:-1]}, trust_remote_code=True)"]
+    for kinds in _kept(pruned):
+        told = dict[str, Any]()
+        for units, keep in kinds:
+            told |= {units.kind: int(keep.sum()), f"{units.kind}_dense": units.count}
+            if units.kind == "heads":
+                told["heads_kept"] = keep.nonzero().flatten().tolist()
+        blocks.append(told)
+    dense, inside = model.parameters, model.block_parameters
     return {
         "name": layout.name,
         "class": layout.values["architectures"][0],
         "load": loads,
-        "parameters": layout.parameters,
-        "parameters_dense": pruned.model.parameters,
-        "heads_removed": any(not bool(one["heads"].all()) for one in units if "heads" in one),
-        "heads": [one["heads"].nonzero().flatten().tolist() if "heads" in one else None for one in units],
-        "channels": [int(one["channels"].sum()) if "channels" in one else None for one in units],
-        "units": [{kind: len(keep) for kind, keep in one.items()} for one in units],
+        "parameters": {"dense": dense, "pruned": layout.parameters},
+        "block_parameters": {"dense": inside, "pruned": inside + layout.parameters - dense},
+        "heads_removed": any(block["heads"] < block["heads_dense"] for block in blocks),
+        "blocks": blocks,
     }
+
+
+def budget_facts(pruned: Pruned, solve: Mapping[str, Any]) -> dict[str, Any]:
+    """For the manifest: which fraction of the parameters of heads and channels was to go, and which went.
+
+    solve: the section that the solution was made by.
+    """
+    kinds = [one for block in _kept(pruned) for one in block]
+    total = parameters_of(units for units, _ in kinds)
+    left = sum(int(keep.sum()) * units.parameters for units, keep in kinds)
+    return {
+        "asked": solve.get("sparsity"),
+        "removed": 1 - left / total,
+        "unit_parameters": {"dense": total, "pruned": left},
+    }
+
+
+def _kept(pruned: Pruned) -> list[list[tuple[Units, Tensor]]]:
+    """Of each block its kinds of units, and which (units,) bool stay."""
+    found = []
+    for index in range(pruned.model.blocks):
+        units = pruned.units(index) or {}
+        kinds = units_of(pruned.model, index)
+        found.append([(one, units.get(one.kind, torch.ones(one.count, dtype=torch.bool))) for one in kinds])
+    return found
 
 
 def write_checkpoint(source: Path, target: Path, pruned: Pruned, layout: Layout, tick: Callable[[int], object]) -> None:

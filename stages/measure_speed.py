@@ -52,9 +52,14 @@ def why_not(settings: Speed, facts: dict[str, Any]) -> str | None:
     """Why nothing is measured of the pruned model with this manifest; None if it is."""
     if not settings.repeats:
         return "evaluate.speed.repeats is 0"
-    if "structure" not in facts and not settings.always:
+    if layout_name(facts) == "dense" and not settings.always:
         return "unstructured zeros make nothing faster"
     return None
+
+
+def layout_name(facts: dict[str, Any]) -> str:
+    """How the checkpoint with this manifest is stored; dense where every tensor kept its shape."""
+    return str(facts.get("layout", {}).get("name", "dense"))
 
 
 def ratios(rows: list[Row], dense: dict[str, Any], pruned: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +89,7 @@ def _measured(run: StageRun, facts: dict[str, Any]) -> tuple[dict[str, Any], lis
     ratio = ratios(rows, figures["dense"], figures["pruned"])
     told = {
         "state": "measured",
-        "layout": facts.get("structure", {}).get("layout", "dense"),
+        "layout": layout_name(facts),
         **settings.model_dump(exclude={"always"}),
         **_machine(models["dense"]),
         **{name: {**figures[name], **speeds(rows, name)} for name in models},

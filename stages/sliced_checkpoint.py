@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,13 @@ def assemble_sliced(
     folder: Path,
     tokens: Tensor,
     settings: Assemble,
+    solve: Mapping[str, Any],
     tick: Callable[[int], object],
 ) -> dict[str, Any]:
-    """Write the sliced model, load it again and compare; gives the facts of it."""
+    """Write the sliced model, load it again and compare; gives the facts of it. solve: the section it was made by."""
     write_sliced(model, solutions, MODEL, folder, tick)
     reloaded = compare_sliced(folder, model, solutions, tokens, settings.max_logit_difference)
-    return {**sliced_facts(folder, model), "reloaded": reloaded}
+    return {**sliced_facts(folder, model, solve), "reloaded": reloaded}
 
 
 def write_sliced(
@@ -148,23 +149,34 @@ def _checked(differences: Tensor, allowed: float, whose: str) -> float:
     return largest
 
 
-def sliced_facts(folder: Path, model: StreamedModel) -> dict[str, Any]:
-    """For the manifest: how the checkpoint loads; its size, embeddings and head with it; all units that are left."""
+def sliced_facts(folder: Path, model: StreamedModel, solve: Mapping[str, Any]) -> dict[str, Any]:
+    """For the manifest: how the checkpoint loads; its size, embeddings and head with it; all units that are left.
+
+    solve: the section that the solution was made by.
+    """
     values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    plain = "AutoModelForCausalLM.from_pretrained(folder)"
+    counts = {"dense": _parameters(model.checkpoint.folder), "pruned": _parameters(folder)}
+    ends = {"dense": counts["dense"] - model.block_parameters, "pruned": _parameters(folder, outside=True)}
+    inside = {name: counts[name] - ends[name] for name in counts}
+    units = [{one.kind: one.count for one in units_of(model, index)} for index in range(model.blocks)]
     layout = {
         "name": LAYOUT,
         "class": values["architectures"][0],
-        "load": "import secateur; AutoModelForCausalLM.from_pretrained(folder), or without it "
-        "AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)",
+        "load": [f"import secateur; {plain}", f"{plain[:-1]}, trust_remote_code=True)"],
         "width": values["sliced_width"],
         "final_width": values["final_width"],
+        "parameters": counts,
+        "block_parameters": inside,
+        "heads_removed": False,
+        "blocks": [one | {f"{kind}_dense": count for kind, count in one.items()} for one in units],
     }
-    counts = {"dense": _parameters(model.checkpoint.folder), "pruned": _parameters(folder)}
-    units = [{one.kind: one.count for one in units_of(model, index)} for index in range(model.blocks)]
-    blocks = [one | {f"{kind}_dense": count for kind, count in one.items()} for one in units]
-    return {"layout": layout, "structure": {"layout": LAYOUT, "parameters": counts, "blocks": blocks}}
+    removed = 1 - inside["pruned"] / inside["dense"]
+    return {"layout": layout, "budget": {"asked": solve["sparsity"], "removed": removed, "unit_parameters": inside}}
 
 
-def _parameters(folder: Path) -> int:
+def _parameters(folder: Path, outside: bool = False) -> int:
+    """Of a checkpoint, or of what of it is in no block."""
     files = sorted(set(Checkpoint(folder).files.values()))
-    return sum(prod(place.shape) for name in files for place in TensorFile(folder / name).places.values())
+    places = {name: place for file in files for name, place in TensorFile(folder / file).places.items()}
+    return sum(prod(place.shape) for name, place in places.items() if not (outside and ".layers." in name))

@@ -47,11 +47,6 @@ def statistics_of(sink: str, found: Sequence[InputStatistics]) -> InputStatistic
     return next(one for one in found if sink in one.linears)
 
 
-def parameters_of(units: Sequence[Units]) -> int:
-    """Parameters of all these units together."""
-    return sum(one.count * one.parameters for one in units)
-
-
 def _coupled(model: StreamedModel, units: Units, dense: Tensor) -> Tensor:
     parts = [model.stored_weight(linear).to(dense)[rows].flatten(1) for linear, rows in units.sources]
     return torch.cat([*parts, dense.T[units.columns].flatten(1)], 1)

@@ -74,6 +74,11 @@ class StreamedModel:
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     @property
+    def block_parameters(self) -> int:
+        """How many of them its blocks have."""
+        return sum(parameter.numel() for parameter in self._blocks.parameters())
+
+    @property
     def config(self) -> Any:
         """The configuration of the language model."""
         return self._model.config.get_text_config()

@@ -7,6 +7,7 @@ inputs the units are (o, down) is called their sink, the linears whose outputs t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,6 +73,11 @@ def units_of(model: StreamedModel, index: int) -> tuple[Units, Units]:
             raise _unknown(model, index, f"it has two linears {linear.role}")
         by_role[linear.role] = linear
     return _heads(model, index, by_role), _channels(model, index, by_role)
+
+
+def parameters_of(units: Iterable[Units]) -> int:
+    """Parameters of all these units together."""
+    return sum(one.count * one.parameters for one in units)
 
 
 def _heads(model: StreamedModel, index: int, by_role: dict[str, Linear]) -> Units:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stages.reporting.gather import MODELS, Findings
-from stages.reporting.summary import by, totals
+from stages.reporting.summary import by, exact_roles, totals
 from stages.reporting.svg import INK, drawn
 
 COLOURS = ("#4c8dd6", "#e08a3c", "#4fa86b", "#d05f5f", "#9a7bd0", "#a5825f", "#d878b4", "#8c8c8c", "#b0a93a")
@@ -42,14 +42,17 @@ def perplexity(metrics: Mapping[str, Any]) -> str:
 
 
 def error(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line a role over the blocks: the mean relative error of the linears with that role there."""
+    """A line a role over the blocks: the mean relative error of the linears with that role there, where they err."""
+    exact = exact_roles(rows)
+    rows = [row for row in rows if row["role"] not in exact] or rows
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
-        lowest = 1.0
+        lowest = 0.0
         for index, (role, part) in enumerate(by(rows, "role").items()):
             values = {block: totals(some)["relative_error"] for block, some in by(part, "block").items()}
-            lowest = min(lowest, *values.values())
+            values = {block: value or float("nan") for block, value in values.items()}
+            lowest = min((value for value in (lowest, *values.values()) if value > 0), default=0.0)
             colour = COLOURS[index % len(COLOURS)]
             axes.plot(list(values), list(values.values()), label=role, color=colour, marker="o", markersize=3)
         log_scale(axes, lowest)

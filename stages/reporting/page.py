@@ -23,7 +23,7 @@ MOST_ROWS = 10
 def page(findings: Findings, summary: Mapping[str, Any]) -> str:
     """The whole HTML text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": number, "percent": percent, "share": share}
+    environment.filters |= {"number": number, "percent": percent, "share": share, "pattern": pattern}
     template = environment.from_string((HERE / "page.html").read_text(encoding="utf-8"))
     worst = sorted(findings.rows, key=lambda row: -row["relative_error"])[:MOST_ROWS]
     text = {key: value for key, value in findings.protocol["text"].items() if key not in ("sha256", "files")}
@@ -76,6 +76,11 @@ def number(value: float | None, digits: int = 2) -> str:
 def percent(fraction: float, digits: int = 2) -> str:
     """0.5 as 50.00 %."""
     return f"{100 * fraction:.{digits}f} %"
+
+
+def pattern(name: str) -> str:
+    """What a pattern is called in a sentence."""
+    return "whole heads and channels" if name == "units" else name
 
 
 def share(ratio: float) -> str:

@@ -26,7 +26,7 @@ def write_plots(folder: Path, findings: Findings) -> None:
         for block, error in errors.items()
     )
     _write(folder / "attention_by_block.csv", ("block", "curve", "relative_error"), lines)
-    units = unit_rows(findings.manifest.get("structure"))
+    units = unit_rows(findings.manifest.get("layout"))
     _write(folder / "units_by_block.csv", ("block", "curve", "kept_fraction", "kept", "dense"), units)
     running = speed_rows(findings.speed)
     _write(folder / "speed.csv", ("figure", "ratio", "lowest", "highest", "dense", "pruned"), running)

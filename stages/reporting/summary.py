@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -16,21 +16,23 @@ def summarise(findings: Findings) -> dict[str, Any]:
     """Plain values only, the same for the same findings."""
     dense, pruned = findings.metrics["dense"], findings.metrics["pruned"]
     rows = findings.rows
+    exact = exact_roles(rows)
     return {
         "model": model_name(findings.manifest),
         "dense": dense,
         "pruned": {
             **pruned,
-            **totals(rows),
+            **totals(rows, exact),
             "perplexity_ratio": pruned["perplexity"]["value"] / dense["perplexity"]["value"],
         },
         "methods": list(by(rows, "method")),
         "patterns": list(by(rows, "pattern")),
+        "exact_roles": exact,
         "roles": [{"role": role, **totals(part)} for role, part in by(rows, "role").items()],
-        "blocks": [{"block": block, **totals(part)} for block, part in by(rows, "block").items()],
+        "blocks": [{"block": block, **totals(part, exact)} for block, part in by(rows, "block").items()],
         "retried": [dict(row) for row in rows if row.get("attempts", 1) > 1],
         "attention": dict(findings.attention),
-        "structure": told_of(findings.manifest.get("structure")),
+        "structure": told_of(findings.manifest),
         "speed": dict(findings.speed),
         "protocol": {kind: findings.protocol[kind] for kind in ("perplexity", "tasks")},
         "solve": findings.solution.get("solve", {}),
@@ -39,11 +41,23 @@ def summarise(findings: Findings) -> dict[str, Any]:
     }
 
 
-def totals(rows: Iterable[Row]) -> dict[str, Any]:
-    """Counts over some linears, their sparsity, and their relative errors, each linear counting once."""
+def exact_roles(rows: Iterable[Row]) -> list[str]:
+    """Roles whose linears only lose rows, with the units that those make: the outputs that are left do not err."""
+
+    def errs(row: Row) -> bool:
+        return row["pattern"] != "units" or row["relative_error"] > 0
+
+    return [role for role, part in by(rows, "role").items() if not any(map(errs, part))]
+
+
+def totals(rows: Iterable[Row], exact: Collection[str] = ()) -> dict[str, Any]:
+    """Counts over some linears, their sparsity, and their relative errors, each linear counting once.
+
+    exact: roles whose errors are not counted.
+    """
     rows = list(rows)
     weights, kept = (sum(row[column] for row in rows) for column in ("weights", "kept"))
-    errors = [row["relative_error"] for row in rows]
+    errors = [row["relative_error"] for row in rows if row["role"] not in exact]
     return {
         "linears": len(rows),
         "weights": weights,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.reporting.speed import speed_rows
+from stages.reporting.speed import MEGA, speed_rows
 
 
 def short_table(summary: Mapping[str, Any], page: Path) -> str:
@@ -39,7 +39,7 @@ def _running(summary: Mapping[str, Any]) -> list[list[str]]:
         return [[row["figure"], f"{row['dense']:,.1f}", f"{row['pruned']:,.1f}"] for row in rows]
     if summary["structure"]:
         counts = summary["structure"]["parameters"]
-        return [["parameters", f"{counts['dense']:,}", f"{counts['pruned']:,}"]]
+        return [["parameters, millions", f"{counts['dense'] / MEGA:,.1f}", f"{counts['pruned'] / MEGA:,.1f}"]]
     return []
 
 

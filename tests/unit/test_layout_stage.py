@@ -65,8 +65,10 @@ def test_the_stage_tells_the_layout_and_the_comparison_of_attention_that_heads_a
     manifest = read_json(w.folder / "data/pruned/pruning_manifest.json")
     layout = manifest["layout"]
     assert (layout["name"], layout["class"]) == ("hetero", "HeteroQwen2ForCausalLM")
-    assert layout["parameters"] < layout["parameters_dense"]
-    assert "import secateur" in layout["load"]
+    assert layout["parameters"]["pruned"] < layout["parameters"]["dense"]
+    assert "import secateur" in layout["load"][0]
+    assert "trust_remote_code=True" in layout["load"][1]
+    assert 0 < manifest["budget"]["removed"] < 1
     assert manifest["reloaded"]["max_logit_difference"] < 1e-5
     assert "modeling_hetero.py" in manifest["files"]
     told = read_json(w.folder / "metrics/attention.json")
@@ -85,7 +87,7 @@ def test_attention_is_compared_where_all_heads_stay_however_narrow_the_mlp(works
 @pytest.mark.parametrize(
     ("architecture", "layout", "solution", "told"),
     [
-        ("llama", "uniform", {}, "uniform wants as many heads in every block, got 1 to 2: rank each block by itself"),
+        ("llama", "uniform", {}, "got 1 to 2: set solve.units.allocation to uniform"),
         ("gpt2", "hetero", {}, "hetero has classes for llama, mistral, qwen2, qwen3, got gpt2: use uniform"),
         ("gpt2", "uniform", {"equal": True}, "keep all heads (solve.rules: roles [attention], sparsity 0) or"),
         ("opt", "uniform", {"equal": True}, "embed_dim must be divisible by num_heads"),

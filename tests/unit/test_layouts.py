@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from stages.artifacts.manifest import read_json, write_manifest
-from stages.assembly import layout_facts
+from stages.assembly import budget_facts, layout_facts
 from stages.errors import ArchitectureError, ParameterError
 from stages.models import fresh
 from stages.models.load import load_model
@@ -119,9 +119,14 @@ def test_units_that_go_take_just_their_parameters(architecture, tiny):
         for units in units_of(pruned.model, index)
     )
     assert layout.parameters == pruned.model.parameters - removed
-    facts = layout_facts(pruned, layout)
-    assert facts["channels"] == layout.values["block_channels"]
-    assert [len(heads) for heads in facts["heads"]] == layout.values["block_key_value_heads"]
+    facts, budget = layout_facts(pruned, layout), budget_facts(pruned, {"sparsity": 0.5})
+    assert [block["channels"] for block in facts["blocks"]] == layout.values["block_channels"]
+    assert [block["heads"] for block in facts["blocks"]] == layout.values["block_key_value_heads"]
+    assert [len(block["heads_kept"]) for block in facts["blocks"]] == layout.values["block_key_value_heads"]
+    for counts in (facts["parameters"], facts["block_parameters"], budget["unit_parameters"]):
+        assert counts["dense"] - counts["pruned"] == removed
+    assert budget["removed"] == pytest.approx(removed / budget["unit_parameters"]["dense"])
+    assert budget["asked"] == 0.5
     assert sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values()) == layout.parameters
 
 

@@ -21,7 +21,7 @@ from tests.unit.tiny import tiny_model
 MODEL, PRUNED = Path("data/model"), Path("data/pruned")
 MANIFEST = PRUNED / "pruning_manifest.json"
 SMALL = {"prompt": 12, "generate": 4, "batch": 2, "repeats": 2, "warmup": 1}
-STRUCTURE = {"layout": "uniform", "parameters": {"dense": 2, "pruned": 1}, "blocks": []}
+LAYOUT = {"name": "uniform"}
 PEAKS = {"data/model": 200, "data/pruned": 150}
 
 
@@ -29,7 +29,7 @@ PEAKS = {"data/model": 200, "data/pruned": 150}
 def pruned_workspace(workspace, monkeypatch):
     """A workspace with a narrower model in data/pruned; memory is made up, for a process takes seconds to start."""
 
-    def make(structure=STRUCTURE, speed=SMALL, **sections):
+    def make(layout=LAYOUT, speed=SMALL, **sections):
         made = workspace("qwen2", **sections)
         config = tiny_model("qwen2").config
         config.intermediate_size = 24
@@ -37,7 +37,7 @@ def pruned_workspace(workspace, monkeypatch):
         facts = {
             "files": {path.name: sha256_of(path) for path in PRUNED.iterdir()},
             "source_files": read_manifest(MODEL)["files"],
-            **({"structure": structure} if structure else {}),
+            **({"layout": layout} if layout else {}),
         }
         write_json(MANIFEST, facts)
         made.change(evaluate={"speed": speed}, **sections)
@@ -90,15 +90,16 @@ def test_the_table_has_a_row_a_round_model_and_phase(pruned_workspace):
 
 
 @pytest.mark.parametrize(
-    ("structure", "speed", "reason"),
+    ("layout", "speed", "reason"),
     [
-        (STRUCTURE, {"repeats": 0}, "evaluate.speed.repeats is 0"),
+        (LAYOUT, {"repeats": 0}, "evaluate.speed.repeats is 0"),
         (None, {"repeats": 0, "always": True}, "evaluate.speed.repeats is 0"),
         (None, {}, "unstructured zeros make nothing faster"),
+        ({"name": "dense"}, {}, "unstructured zeros make nothing faster"),
     ],
 )
-def test_switched_off_or_unstructured_it_says_so_and_reads_no_model(structure, speed, reason, pruned_workspace):
-    w = pruned_workspace(structure, SMALL | speed)
+def test_switched_off_or_unstructured_it_says_so_and_reads_no_model(layout, speed, reason, pruned_workspace):
+    w = pruned_workspace(layout, SMALL | speed)
     (PRUNED / "model.safetensors").unlink()
     w.run("measure_speed")
     assert figures() == {"state": "off", "reason": reason}

@@ -23,14 +23,18 @@ SIZES = {
 }  # fmt: skip
 
 
-def write_structure(layout="hetero"):
+def write_layout(name="hetero"):
     blocks = [
         {"heads": 3 - (index == 4), "heads_dense": 3, "channels": 1536 - 100 * index, "channels_dense": 1536}
         for index in range(12)
     ]
-    counts = {"dense": 134_515_008, "pruned": 107_612_006}
-    facts = json.loads(MANIFEST.read_text())
-    write_json(MANIFEST, {**facts, "structure": {"layout": layout, "parameters": counts, "blocks": blocks}})
+    layout = {
+        "name": name, "class": "SomeForCausalLM", "load": ["one(folder)", "other(folder)"], "heads_removed": True,
+        "parameters": {"dense": 134_515_008, "pruned": 107_612_006},
+        "block_parameters": {"dense": 106_202_880, "pruned": 79_299_878}, "blocks": blocks,
+    }  # fmt: skip
+    budget = {"asked": 0.25, "removed": 0.25333, "unit_parameters": {"dense": 106_168_320, "pruned": 79_265_318}}
+    write_json(MANIFEST, {**json.loads(MANIFEST.read_text()), "layout": layout, "budget": budget})
 
 
 def write_speed(**told):
@@ -67,18 +71,19 @@ def table(name):
 
 @pytest.mark.parametrize("layout", ["hetero", "uniform", "padded", "unheard of"])
 def test_layout_parameters_and_loading_are_told(layout, workspace):
-    write_structure(layout)
+    write_layout(layout)
     assert run() == 0
-    assert "134,515,008 parameters before, 107,612,006 after: 20.00 % removed" in text()
+    assert "the 106,168,320 parameters of heads and channels 25.00 % were to go, 25.33 % went" in text()
+    assert "had 134,515,008 parameters and now has 107,612,006, 20.00 % less; of them 79,299,878 in its" in text()
     assert f"Layout <code>{layout}</code>" in text()
-    assert ("trust_remote_code=True" in text()) == (layout == "hetero")
+    assert "<code>one(folder)</code> or <code>other(folder)</code> loads it" in text()
     assert ("weights were cut out" in text()) == (layout != "padded")
     assert ("make nothing faster" in text()) == (layout == "padded")
     assert "were not measured: measure_speed did not run." in text()
 
 
 def test_units_of_every_block_are_drawn_and_listed(workspace):
-    write_structure()
+    write_layout()
     assert run() == 0
     assert "Kept in each of 12 blocks: 35 of 36 heads, 11832 of 18432 channels" in text()
     rows = table("units_by_block")
@@ -93,7 +98,7 @@ def test_units_of_every_block_are_drawn_and_listed(workspace):
 
 
 def test_speed_is_told_beside_what_the_macs_promise(workspace):
-    write_structure()
+    write_layout()
     write_speed()
     assert run() == 0
     page = Elements(PAGE.read_text())
@@ -116,10 +121,11 @@ def test_speed_is_told_beside_what_the_macs_promise(workspace):
 
 
 def test_the_short_table_has_sizes_and_speeds(workspace, capsys):
-    write_structure()
+    write_layout()
     run()
     report.show()
-    assert "parameters           134,515,008  107,612,006" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line.split()[-2:] for line in lines if line.startswith("parameters, millions")) == ["134.5", "107.6"]
     write_speed()
     run()
     report.show()
@@ -138,7 +144,7 @@ def test_an_unstructured_run_says_nothing_of_either(workspace):
 
 
 def test_a_structured_run_that_was_not_measured_says_why(workspace):
-    write_structure()
+    write_layout()
     write_speed(state="off", reason="evaluate.speed.repeats is 0")
     assert run() == 0
     assert "Its speed and memory were not measured: evaluate.speed.repeats is 0." in text()
@@ -154,6 +160,6 @@ def test_zeros_that_were_measured_all_the_same_are_shown(workspace):
 
 def test_speed_of_another_pruned_model_is_not_shown(workspace, capsys):
     write_speed()
-    write_structure()
+    write_layout()
     assert run() == 2
     assert "data/speed belongs to another pruned model" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_the_walk_is_the_slow_version(architecture, signal, workspace):
 def test_the_budget_of_parameters_is_met_and_no_more(architecture, head, workspace):
     folder = sliced(workspace, architecture, 0.2, head=head)
     manifest = json.loads((folder / "pruning_manifest.json").read_text())
-    parameters = manifest["structure"]["parameters"]
+    parameters = manifest["layout"]["parameters"]
     assert parameters["pruned"] == sum(value.numel() for value in load_model(folder).parameters())
     assert parameters["dense"] == sum(value.numel() for value in load_model(Path("data/model")).parameters())
     blocks = load_model(folder).model.layers
