@@ -8,8 +8,9 @@ given. Calibration: 32 windows of 512 tokens (`--seed`); evaluation: the first 4
 side, no BOS; `<unk>` is read as `unk`; pruned inputs; all linears of all blocks.
 
 A run is a method, a sparsity or N:M, and settings: of `solve` (walk=block, target=dense, refit=cg, ...), or of
-the method with a colon before it (:tile=64). `--also` measures on further texts. One thread, so
-that CPU seconds are work and not waiting; two of these can run side by side on two cores.
+the method with a colon before it (:tile=64); settings in settings are JSON (units={"multiple":64}). `--also` measures
+on further texts. One thread, so that CPU seconds are work and not waiting; two of these can run side by side on two
+cores.
 
 Several `--chunks` repeat everything with another grouping of the same sequences, which changes nothing but
 the order of additions: the scatter of the perplexity is the resolution of such a comparison.
@@ -39,6 +40,8 @@ def main() -> None:
     parser.add_argument("--evaluation", type=Path)
     parser.add_argument("--run", action="append", dest="runs", required=True, metavar="METHOD AMOUNT [SETTING=VALUE]")
     parser.add_argument("--also", action="append", type=Path, default=[], metavar="TEXT")
+    parser.add_argument("--short", type=int, metavar="TOKENS", help="measure in windows of so many tokens too")
+    parser.add_argument("--masked", action="store_true", help="measure the masked dense model, write no checkpoint")
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--windows", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
@@ -50,7 +53,7 @@ def main() -> None:
     results: dict[str, list[dict[str, Any]]] = {}
     for chunk in map(int, options.chunks.split(",")):
         settings = settings_of(options, chunk)
-        bench = Bench(options.folder, settings, options.threads, options.also)
+        bench = Bench(options.folder, settings, options.threads, options.also, options.short, options.masked)
         bench.prepare()
         if "dense" not in results:
             bench.stage("evaluate", "dense")
@@ -81,8 +84,17 @@ def settings_of(options: argparse.Namespace, chunk: int) -> dict[str, Any]:
 class Bench:
     """A workspace in which runs share what does not depend on them."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], threads: int, also: list[Path]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, Any],
+        threads: int,
+        also: list[Path],
+        short: int | None = None,
+        masked: bool = False,
+    ) -> None:
         self.folder, self.settings, self.threads, self.also = folder, settings, threads, also
+        self.short, self.masked = short, masked
 
     def prepare(self) -> None:
         """fetch, extract and statistics, unless this folder has them for the same settings."""
@@ -106,20 +118,27 @@ class Bench:
         self.write({**self.settings, "solve": solve, "methods": {method: own}})
         self.stage("solve")
         cost = json.loads((self.folder / "metrics/cost/solve.json").read_text(encoding="utf-8"))
-        self.stage("assemble")
-        self.stage("evaluate", "pruned")
+        if not self.masked:
+            self.stage("assemble")
+            self.stage("evaluate", "pruned")
         figures = {} if cost["blocks_restored"] else cost
-        return {**self.measured("pruned"), **{name: figures.get(name) for name in COSTS}}
+        return {**self.measured("masked" if self.masked else "pruned"), **{name: figures.get(name) for name in COSTS}}
 
     def measured(self, which: str) -> dict[str, Any]:
         """Perplexity on the evaluation text, and on the further ones."""
-        value = json.loads((self.folder / f"metrics/{which}.json").read_text(encoding="utf-8"))["perplexity"]["value"]
-        return {"perplexity": float(value), "also": [self.perplexity(which, text) for text in self.also]}
+        if which == "masked":
+            value = self.perplexity(which, None)
+        else:
+            metrics = json.loads((self.folder / f"metrics/{which}.json").read_text(encoding="utf-8"))
+            value = metrics["perplexity"]["value"]
+        found = {"perplexity": float(value), "also": [self.perplexity(which, text) for text in self.also]}
+        return found if self.short is None else {**found, "short": self.perplexity(which, None, self.short)}
 
-    def perplexity(self, which: str, text: Path) -> float:
-        """By the same protocol on another text."""
-        windows = self.settings["evaluate"]["perplexity"]["windows"]
-        code = f"import sys; sys.argv = ['', {str(text.resolve())!r}, {which!r}, {windows}]; {MEASURE}"
+    def perplexity(self, which: str, text: Path | None, window: int = WINDOW) -> float:
+        """By the same protocol on another text, or in other windows of the evaluation text."""
+        windows = self.settings["evaluate"]["perplexity"]["windows"] * WINDOW // window
+        told = [None if text is None else str(text.resolve()), which, windows, window]
+        code = f"import sys; text, which, windows, window = {told!r}\n{MEASURE}"
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=self.folder, env=self.environment(), check=True, capture_output=True
         )
@@ -138,20 +157,36 @@ class Bench:
 
 
 COSTS = ("solver_cpu_seconds", "calibration_cpu_seconds", "cpu_seconds", "peak_memory_mb")
-MEASURE = f"""
+MEASURE = """
 from pathlib import Path
 import torch
+from stages.artifacts.manifest import read_manifest
+from stages.artifacts.tokens import read_tokens
 from stages.evaluation.perplexity import perplexity
 from stages.evaluation.windows import windows_of
 from stages.models.load import load_model, load_tokenizer
+from stages.models.streamed import StreamedModel
 from stages.params.evaluating import Perplexity
-folder = Path('data/model' if sys.argv[2] == 'dense' else 'data/pruned')
-text = Path(sys.argv[1]).read_text(encoding='utf-8').replace('<unk>', 'unk')
-tokenizer = load_tokenizer(folder, False)
-tokens = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)['input_ids'])
-protocol = Perplexity(window={WINDOW}, stride={WINDOW}, bos=False, windows=int(sys.argv[3]))
-windows = windows_of(protocol, len(tokens))
-print(perplexity(load_model(folder, 'auto', 'auto', False), tokens, windows, 8)['value'])
+from stages.places import SOLUTION, block_file
+from stages.solution import read_weights
+folder = Path('data/pruned' if which == 'pruned' else 'data/model')
+if text is None:
+    texts = Path('data/texts')
+    tokens = read_tokens(texts, 'evaluation', read_manifest(texts))
+else:
+    words = Path(text).read_text(encoding='utf-8').replace('<unk>', 'unk')
+    ids = load_tokenizer(folder, False)(words, add_special_tokens=False, verbose=False)['input_ids']
+    tokens = torch.tensor(ids)
+model = load_model(folder, 'auto', 'auto', False)
+if which == 'masked':
+    dense = StreamedModel(folder, torch.device('cpu'))
+    for index in range(dense.blocks):
+        for name, tensor in read_weights(SOLUTION / block_file(index), dense.linears(index), dense).items():
+            module, _, part = name.rpartition('.')
+            parameter = torch.nn.Parameter(tensor.to(model.device, model.dtype), requires_grad=False)
+            setattr(model.get_submodule(module), part, parameter)
+protocol = Perplexity(window=window, stride=window, bos=False, windows=windows)
+print(perplexity(model, tokens, windows_of(protocol, len(tokens)), 8)['value'])
 """
 
 

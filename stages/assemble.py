@@ -8,10 +8,13 @@ compared before it is published.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from stages import __version__
 from stages.artifacts.atomic import write_json
@@ -19,11 +22,14 @@ from stages.artifacts.linears import TABLE, Row, read_table
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
 from stages.artifacts.tokens import read_tokens
 from stages.assembly import budget_facts, layout_facts, layout_of, write_checkpoint, write_masks
+from stages.params import Assemble
 from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
 from stages.pruned import Pruned
 from stages.reload import compare
 from stages.restart import compare_afresh
 from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
+from stages.sliced_checkpoint import assemble_sliced
+from stages.slicing import LAYOUT as SLICED
 from stages.workspace import open_model, same_model
 
 SECTIONS = ("compute", "assemble")
@@ -36,28 +42,48 @@ def main(run: StageRun) -> None:
     solution = read_manifest(SOLUTION)
     same_model(solution, identity, SOLUTION)
     rows = {row["linear"]: row for row in read_table(verified(SOLUTION, TABLE, solution))}
-    pruned = Pruned(model, [verified(SOLUTION, block_file(index), solution) for index in range(model.blocks)], rows)
+    solutions = [verified(SOLUTION, block_file(index), solution) for index in range(model.blocks)]
     source = read_manifest(MODEL)
     size = sum((MODEL / name).stat().st_size for name in source["files"])
     need_disk(Path(), size, "the pruned checkpoint")
     tokens = read_tokens(TEXTS, "calibration", read_manifest(TEXTS))
     trust = bool(source.get("source", {}).get("trust_remote_code", False))
-    layout = layout_of(pruned, run.params.assemble.layout, trust)
 
     with run.output(PRUNED) as folder:
         with progress(total=size, desc="write", unit="B", unit_scale=True) as bar:
-            write_checkpoint(MODEL, folder, pruned, layout, bar.update)
-        write_masks(folder, pruned)
-        again = compare if layout.values is None else partial(compare_afresh, layout=layout)
+            if solution.get("layout") == SLICED:
+                told = assemble_sliced(
+                    model, solutions, folder, tokens, run.params.assemble, solution["solve"], bar.update
+                )
+            else:
+                pruned = Pruned(model, solutions, rows)
+                told = _assemble(pruned, folder, tokens, run.params.assemble, solution["solve"], trust, bar.update)
         facts = {
             **_facts(solution, source, rows),
-            "layout": layout_facts(pruned, layout),
-            **({} if layout.values is None else {"budget": budget_facts(pruned, solution["solve"])}),
-            "reloaded": again(folder, pruned, tokens, run.params.assemble.max_logit_difference, trust),
+            **told,
             "versions": {"secateur": __version__, **{package: version(package) for package in PACKAGES}},
             "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()},
         }
         write_json(folder / PRUNING_MANIFEST.name, facts)
+
+
+def _assemble(
+    pruned: Pruned,
+    folder: Path,
+    tokens: Tensor,
+    settings: Assemble,
+    solve: dict[str, Any],
+    trust: bool,
+    tick: Callable[[int], object],
+) -> dict[str, Any]:
+    """Write the dense model's tensors with the pruned weights, in a layout; gives the facts of it."""
+    layout = layout_of(pruned, settings.layout, trust)
+    write_checkpoint(MODEL, folder, pruned, layout, tick)
+    write_masks(folder, pruned)
+    again = compare if layout.values is None else partial(compare_afresh, layout=layout)
+    reloaded = again(folder, pruned, tokens, settings.max_logit_difference, trust)
+    budget = {} if layout.values is None else {"budget": budget_facts(pruned, solve)}
+    return {"layout": layout_facts(pruned, layout), **budget, "reloaded": reloaded}
 
 
 def _facts(solution: dict[str, Any], source: dict[str, Any], rows: dict[str, Row]) -> dict[str, Any]:

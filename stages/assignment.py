@@ -128,6 +128,8 @@ def _solver_of(params: Params, rule: Rule) -> Solver:
             f"solve.rules: {method} removes whole heads and channels of all blocks: give it as solve.method, not in a "
             "rule beside layer-wise methods"
         )
+    if methods.room_of(method) == "rotations":
+        raise ParameterError(f"solve.rules: {method} slices the whole model: give it as solve.method, without rules")
     settings = params.methods.get(method, {}) if rule.settings is None else rule.settings
     solver: Solver = methods.load(method, settings)
     return solver

@@ -121,7 +121,7 @@ def _uniform(settings: Solve, units: Sequence[Units], places: Sequence[Ranked], 
     Raises ParameterError where blocks differ, or channels cannot make up for what heads leave.
     """
     free = [(one, place) for one, place in zip(units, places, strict=True) if place.kept is None]
-    if len({(one.kind, one.count, one.parameters) for one, _ in free}) > 2:
+    if len({(one.kind, one.count, one.parameters) for one, _ in free}) > len({one.kind for one, _ in free}):
         raise ParameterError(
             "solve.units.allocation: uniform needs blocks of the same widths: set it to global, or settle the "
             "blocks that differ in solve.rules"
@@ -136,19 +136,17 @@ def _uniform(settings: Solve, units: Sequence[Units], places: Sequence[Ranked], 
         group = [one for one, _ in free if one.kind == kind]
         if not group:
             continue
-        first, least = group[0], 1 if kind == "heads" else settings.units.multiple
+        first, multiple = group[0], 1 if kind == "heads" else settings.units.multiple
         wanted = max(short, 0) / (len(group) * first.parameters)
         if kind == "heads" and len(group) < len(free):
             wanted = round(settings.sparsity * first.count)
-        kept[kind] = first.count - min(math.ceil(wanted), first.count - 1)
-        if kind == "channels":
-            kept[kind] = kept[kind] // least * least
+        kept[kind] = (first.count - min(math.ceil(wanted), first.count - 1)) // multiple * multiple
         short -= len(group) * (first.count - kept[kind]) * first.parameters
-        if kept[kind] < least or (kind == "channels" and short > 0):
-            raise ParameterError(
-                f"solve.sparsity: {settings.sparsity:g} cannot be met with the same widths in every block: lower it, "
-                "or set solve.units.allocation to global"
-            )
+    if short > 0 or 0 in kept.values():
+        raise ParameterError(
+            f"solve.sparsity: {settings.sparsity:g} cannot be met with the same widths in every block: lower it, "
+            "protect less, or set solve.units.allocation to global"
+        )
     return [
         keep_best(place.scores, kept[one.kind] if place.kept is None else place.kept)
         for one, place in zip(units, places, strict=True)

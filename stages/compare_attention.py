@@ -34,11 +34,10 @@ def main(run: StageRun) -> None:
     """Measure, or tell why not; publish the table, its manifest and the figures."""
     settings, facts = run.params.evaluate.attention, read_json(PRUNING_MANIFEST)
     rows = list[Row]()
-    fewer = facts.get("layout", {}).get("heads_removed", False)
-    why = "heads were removed: attention matrices have no counterpart" if fewer else "evaluate.attention.sequences is 0"
+    why = _why_not(facts.get("layout", {}), settings)
     told: dict[str, Any] = {"state": "off", "reason": why}
     made_from = {"texts": identity_of(TEXTS), "model": identity_of(MODEL), "pruned": sha256_of(PRUNING_MANIFEST)}
-    if settings.sequences and not fewer:
+    if why is None:
         dense, _ = open_model(run.params.compute)
         pruned = _open_pruned(dense, facts)
         texts = _texts(settings, facts["calibration"], dense.positions)
@@ -54,6 +53,15 @@ def main(run: StageRun) -> None:
         write_errors(folder / TABLE, rows)
         write_manifest(folder, {**made_from, "attention": settings.model_dump(), "state": told["state"]})
     write_json(METRICS / "attention.json", told)
+
+
+def _why_not(layout: dict[str, Any], settings: Attention) -> str | None:
+    """Why a checkpoint of this layout is not measured; None if it is."""
+    if layout.get("heads_removed", False):
+        return "heads were removed: attention matrices have no counterpart"
+    if layout.get("name") == "sliced":
+        return "hidden states were sliced: its blocks cannot be given the dense model's"
+    return None if settings.sequences else "evaluate.attention.sequences is 0"
 
 
 def figures(rows: list[Row]) -> dict[str, Any]:

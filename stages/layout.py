@@ -112,7 +112,8 @@ class Planner:
             if len(set(counts)) > 1:
                 raise ParameterError(
                     f"assemble.layout: uniform wants as many {units[0].kind} in every block, got {min(counts)} to "
-                    f"{max(counts)}: rank each block by itself, or use {' or '.join(sorted(self._others()))}"
+                    f"{max(counts)}: set solve.units.allocation to uniform, or use "
+                    f"{' or '.join(sorted(self._others()))}"
                 )
         return self._native("uniform", self._keep)
 

@@ -13,18 +13,21 @@ from pydantic import TypeAdapter, ValidationError
 
 from stages.errors import ParameterError
 
-Room = Literal["solvers", "attention", "structured"]
+Room = Literal["solvers", "attention", "structured", "rotations"]
 SHARED: dict[Room, frozenset[str]] = {
     "solvers": frozenset({"__init__", "contract"}),
     "attention": frozenset({"__init__", "contract", "matrix", "fused"}),
     "structured": frozenset({"__init__", "contract", "ranking", "taylor"}),
+    "rotations": frozenset({"__init__"}),
 }
-"""Rooms of methods, layer-wise, of the attention matrix and of whole units, and the files there that are none."""
+"""Rooms of methods: layer-wise, of the attention matrix, of whole units, of the hidden width. The files there that are
+none."""
 
 TITLES: dict[Room, str] = {
     "solvers": "Weights of linears (solve.method, or a rule's):",
     "attention": "The attention matrix, by the weights of q and k (a rule's for attention.q and attention.k):",
     "structured": "Whole heads and channels (solve.method; solve.units, assemble.layout):",
+    "rotations": "The width of the hidden states (solve.method):",
 }
 """What the methods of each room prune, and where they are named."""
 
@@ -93,7 +96,7 @@ def described() -> str:
             told = [", ".join(f"{key}={value}" for key, value in settings.items())] if settings else []
             if room == "structured":
                 told = [f"allocation {kind.allocation}, compensation {kind.compensation}", *told]
-            else:
+            elif room != "rotations":
                 told = [f"scope {' or '.join(kind.scopes)}", *told]
             lines += [f"  {name:<{width}}  {kind.paper}", f"  {'':<{width}}  {'; '.join(told)}"]
     return "\n".join(lines)

@@ -35,6 +35,7 @@ from stages.params import Params
 from stages.places import SOLUTION, STATISTICS, block_file
 from stages.planning import LinearPlan, Plan, UnitPlan
 from stages.runner import StageRun, parser_of, progress, run_stage
+from stages.slicing import solve_sliced
 from stages.solution import read_rows, write_block
 from stages.visit import BlockVisit, Stream
 from stages.walk import InputStatistics, collect
@@ -49,6 +50,9 @@ log = logging.getLogger("secateur")
 
 def main(run: StageRun) -> None:
     """Write one file a block, the table of linears and the manifest."""
+    if methods.room_of(run.params.solve.method) == "rotations":
+        solve_sliced(run)
+        return
     walk = _Walk(run)
     if run.params.solve.inputs == "dense":
         walk.solve_each()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from stages.errors import NotPositiveDefiniteError
+from stages.linalg.unit import DEAD
 
 ATTEMPTS = 3
 """Dampings tried: the one asked for, then ten times as much each time."""
@@ -16,7 +17,7 @@ ATTEMPTS = 3
 class Compensated(NamedTuple):
     """weight: (d_out, d_in), zero on the inputs that are removed; loss: tr[(W - T) G (W - T)ᵀ] that was predicted.
 
-    damping: what was added to the diagonal, as a fraction of its mean; attempts: factorisations it took.
+    damping: what was added to the diagonal, as a fraction of it; attempts: factorisations it took.
     """
 
     weight: Tensor
@@ -30,12 +31,16 @@ def compensated(target: Tensor, gram: Tensor, keep: Tensor, damping: float) -> C
 
     target: (d_out, d_in) T; gram: (d_in, d_in) G; keep: (d_in,) bool, at least one. With k kept and p removed,
 
-        W_k = T_k + T_p X,   X = G_pk (G_kk + δI)⁻¹,   δ = damping · mean(diag G),
+        W_k = T_k + T_p X,   X = G_pk (G_kk + damping · diag G_kk)⁻¹,
 
     which is Theorem 3 with the other side of its identity, (G⁻¹)_kp ((G⁻¹)_pp)⁻¹ = -G_kk⁻¹ G_kp: one factor of what
     stays costs k³/3 operations, the inverse of the whole and a factor of its removed part d³ + p³/3, always more. The
     system is solved for min(p, d_out) right-hand sides: for G_kp, or for G_kp T_pᵀ. All in float64, because G_kk is
-    as ill-conditioned as activations are; the loss at δ = 0 is Remark 4's, tr T_p (G_pp - G_pk G_kk⁻¹ G_kp) T_pᵀ.
+    as ill-conditioned as activations are. The loss without damping is that of Remark 4,
+    tr T_p (G_pp - G_pk G_kk⁻¹ G_kp) T_pᵀ.
+
+    Departs from the paper: each input is damped by its own energy, not by the mean of all, which a single input with
+    massive activations would raise above the energy of the others.
 
     Raises NotPositiveDefiniteError where three dampings, each ten times the last, do not do.
     """
@@ -43,8 +48,8 @@ def compensated(target: Tensor, gram: Tensor, keep: Tensor, damping: float) -> C
     kept, gone = keep.nonzero().squeeze(1), (~keep).nonzero().squeeze(1)
     if len(gone) == 0:
         return Compensated(target.clone(), 0.0, damping, 1)
-    scale = float(full.diagonal().mean())
-    factor, used, attempts = _factor(full[kept[:, None], kept], scale, damping)
+    energy = full.diagonal().clamp(min=float(full.diagonal().mean()) * DEAD)
+    factor, used, attempts = _factor(full[kept[:, None], kept], energy[kept], damping)
     across, lost = full[kept[:, None], gone], weights[:, gone]
     if len(gone) < len(lost):
         change = lost @ torch.cholesky_solve(across, factor).T
@@ -53,15 +58,15 @@ def compensated(target: Tensor, gram: Tensor, keep: Tensor, damping: float) -> C
     found = torch.zeros_like(weights)
     found[:, kept] = weights[:, kept] + change
     away = ((lost @ full[gone[:, None], gone]) * lost).sum() - ((change @ across) * lost).sum()
-    away -= used * scale * change.square().sum()
+    away -= used * (change.square() * energy[kept]).sum()
     return Compensated(found.to(target.dtype), float(away), used, attempts)
 
 
-def _factor(gram: Tensor, scale: float, damping: float) -> tuple[Tensor, float, int]:
+def _factor(gram: Tensor, energy: Tensor, damping: float) -> tuple[Tensor, float, int]:
     tried = damping
     for attempt in range(1, ATTEMPTS + 1):
         damped = gram.clone()
-        damped.diagonal().add_(tried * scale)
+        damped.diagonal().add_(energy, alpha=tried)
         factor, info = torch.linalg.cholesky_ex(damped)
         if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
             return factor, tried, attempt

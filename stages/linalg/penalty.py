@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from stages.errors import NotPositiveDefiniteError
-
-LEAF = 256
-"""Largest matrix that is inverted by one Cholesky factor."""
+from stages.linalg.inverse import inverse_by_halves
 
 
 def response(gram: Tensor, ridge: float, penalty: float) -> Tensor:
@@ -24,7 +22,7 @@ def response(gram: Tensor, ridge: float, penalty: float) -> Tensor:
     """
     damped = gram.clone()
     damped.diagonal().add_(ridge + penalty)
-    inverse = _inverse(damped)
+    inverse = inverse_by_halves(damped)
     if not bool(torch.isfinite(inverse.diagonal()).all()):
         raise NotPositiveDefiniteError(
             f"{gram.shape[0]} x {gram.shape[1]} Gram matrix is not positive definite with {ridge + penalty:g} added "
@@ -32,25 +30,6 @@ def response(gram: Tensor, ridge: float, penalty: float) -> Tensor:
             "the method's ridge, or use a rule that leaves this linear dense (sparsity: 0)"
         )
     return inverse.mul_(penalty)
-
-
-def _inverse(matrix: Tensor) -> Tensor:
-    """Inverse of a symmetric positive definite matrix by halves; not finite where it is not one.
-
-    With A = M₁₁⁻¹, X = A M₁₂ and S = (M₂₂ - M₁₂ᵀ X)⁻¹ it is [[A + X S Xᵀ, -X S], [-S Xᵀ, S]]: products, which
-    run at full speed, and Cholesky factors of small blocks only.
-    """
-    width = matrix.shape[0]
-    if width <= LEAF:
-        lower, info = torch.linalg.cholesky_ex(matrix)
-        return torch.full_like(matrix, torch.nan) if int(info) else torch.cholesky_inverse(lower)
-    half = width // 2
-    first, across = _inverse(matrix[:half, :half]), matrix[:half, half:]
-    along = first @ across
-    second = _inverse(torch.addmm(matrix[half:, half:], across.T, along, alpha=-1))
-    coupled = along @ second
-    upper = torch.cat((torch.addmm(first, coupled, along.T), -coupled), 1)
-    return torch.cat((upper, torch.cat((-coupled.T, second), 1)))
 
 
 def settle(target: Tensor, move: Tensor, total: Tensor, keep: Tensor, relaxation: float, ratio: float) -> None:

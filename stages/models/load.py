@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from stages.errors import ArtifactError
-from stages.models import hetero  # noqa: F401 (registers the classes of checkpoints with unequal blocks)
+from stages.models import hetero, sliced  # noqa: F401 (register the classes of checkpoints that are no native model)
 from stages.models.compute import DTYPES, device_of, settle_vector_math
 
 

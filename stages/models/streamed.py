@@ -88,6 +88,19 @@ class StreamedModel:
         given = linear.name in self._added_biases
         return not given and getattr(self.module(linear.name), "bias", None) is not None
 
+    @property
+    def prefix(self) -> str:
+        """Dotted name of the list of blocks."""
+        return self._prefix
+
+    def stored_block(self, index: int) -> dict[str, Tensor]:
+        """All parameters of block `index` by name, as the checkpoint holds them, on the CPU."""
+        return self._read(f"{self._prefix}.{index}.{name}" for name in self._blocks[index].state_dict())
+
+    def stored_parameter(self, name: str) -> Tensor:
+        """A parameter as the checkpoint holds it, on the CPU."""
+        return self._read([name])[name]
+
     def stored_weight(self, linear: Linear) -> Tensor:
         """Weight (d_out, d_in) of a linear as the checkpoint holds it, on the CPU."""
         return linear.weight(self._read([linear.tensor])[linear.tensor])

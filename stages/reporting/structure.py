@@ -8,6 +8,8 @@ from typing import Any
 KINDS = ("heads", "channels")
 LAYOUTS = {
     "hetero": "every block has widths of its own, and the checkpoint carries the few lines of modelling code for that",
+    "sliced": "all heads and channels, on hidden states rotated and narrowed, with matrices on residual connections: "
+    "the checkpoint carries its modelling code",
     "uniform": "every block has the same widths, which a class of transformers' own reads",
     "padded": "narrower blocks are filled up with zeros to the widest: a class of transformers' own reads it",
 }
@@ -24,7 +26,7 @@ def told_of(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
         **layout,
         "what": LAYOUTS.get(layout["name"], "a layout this report does not know"),
         "removed": 1 - counts["pruned"] / counts["dense"],
-        "budget": manifest["budget"],
+        "budget": manifest.get("budget"),
     }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor
 
 from stages.errors import NotPositiveDefiniteError, ParameterError
+from stages.linalg.inverse import inverse_by_halves
+from stages.linalg.unit import unit_diagonal
 from stages.structured.contract import Allocation, Compensation, Need, UnitProblem
 
 
@@ -27,7 +29,7 @@ class ObsUnits:
     so far in that order, per parameter, so that a ranking over all blocks takes units in it.
 
     rounds:    each removes the same number of units.
-    damping:   added to the diagonal of G, as a fraction of its mean.
+    damping:   added to the diagonal of G, as a fraction of it.
     compare:   what makes losses of different blocks comparable. `loss`: outputs count by what the language-model loss
                feels of them, tr W_g ((G⁻¹)_gg)⁻¹ W_gᵀ Γ with the Fisher matrix Γ of the outputs, which takes one walk
                backwards; `median`: relative to the block's median; `energy`: to the output's, tr W G Wᵀ; `none`.
@@ -60,26 +62,29 @@ class ObsUnits:
         return scores.to(problem.gram.dtype)
 
     def _scale(self, problem: UnitProblem, losses: Tensor) -> float:
+        """What losses are relative to; 1 where that is 0, because the outputs or most units are."""
         if self.compare == "energy":
-            return float(((problem.dense @ problem.gram) * problem.dense).sum())
+            return float(((problem.dense @ problem.gram) * problem.dense).sum()) or 1.0
         if self.compare == "median":
-            return float(losses.median()) / problem.parameters
+            return float(losses.median()) / problem.parameters or 1.0
         return 1.0
 
     def removal(self, problem: UnitProblem) -> tuple[Tensor, Tensor]:
-        """Units in the order in which they go, (units,), and the loss (units,) of each when it goes; in float64."""
+        """Units in the order in which they go, (units,), and the loss (units,) of each when it goes."""
         units, width = problem.columns.shape
         columns = problem.columns.to(problem.gram.device)
-        inverse = _inverse(problem.gram.double(), self.damping)[columns.flatten()][:, columns.flatten()]
-        weight = problem.dense.double()[:, columns.flatten()]
+        places = columns.flatten()
+        unit = unit_diagonal(problem.gram)
+        inverse = self._inverse(unit.gram[places[:, None], places])
+        weight = (problem.dense * unit.scale)[:, places]
         if self.compare == "loss":
-            weight = _root(problem.fisher) @ weight
+            weight = _root(problem.fisher).to(weight) @ weight
         left, order, losses = torch.arange(units, device=columns.device), list[Tensor](), list[Tensor]()
         for number in range(self.rounds):
             going = len(left) - units * (self.rounds - 1 - number) // self.rounds
             if going < 1:
                 continue
-            each = _losses(weight, inverse, width)
+            each = self._losses(weight, inverse, width)
             gone = each.argsort(stable=True)[:going]
             order.append(left[gone])
             losses.append(each[gone])
@@ -87,8 +92,42 @@ class ObsUnits:
             stays[gone] = False
             left = left[stays]
             if len(left):
-                weight, inverse = _removed(weight, inverse, stays.repeat_interleave(width))
+                weight, inverse = self._removed(weight, inverse, stays.repeat_interleave(width))
         return torch.cat(order), torch.cat(losses)
+
+    def _inverse(self, gram: Tensor) -> Tensor:
+        damped = gram + self.damping * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        inverse = inverse_by_halves(damped)
+        return inverse if bool((inverse.diagonal() > 0).all()) else self._refused(len(gram))
+
+    def _losses(self, weight: Tensor, inverse: Tensor, width: int) -> Tensor:
+        """tr W_g ((G⁻¹)_gg)⁻¹ W_gᵀ of each of the runs of `width` inputs."""
+        if width == 1:
+            return weight.square().sum(0) / inverse.diagonal()
+        units = len(inverse) // width
+        blocks = inverse.view(units, width, units, width).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+        parts = weight.view(len(weight), units, width).permute(1, 2, 0)
+        return (parts * torch.cholesky_solve(parts, self._factor(blocks, len(inverse)))).sum((1, 2))
+
+    def _removed(self, weight: Tensor, inverse: Tensor, stays: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and inverse of the inputs that stay, compensated for the others."""
+        factor = self._factor(inverse[~stays][:, ~stays], len(inverse))
+        across = torch.linalg.solve_triangular(factor, inverse[~stays][:, stays], upper=False)
+        lost = torch.linalg.solve_triangular(factor, weight[:, ~stays].T, upper=False)
+        return weight[:, stays] - lost.T @ across, inverse[stays][:, stays] - across.T @ across
+
+    def _factor(self, matrix: Tensor, inputs: int) -> Tensor:
+        """Cholesky factor of a Gram matrix of so many inputs, or of parts of its inverse."""
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        if bool(info.any()) or not bool(torch.isfinite(factor.diagonal(dim1=-2, dim2=-1)).all()):
+            self._refused(inputs)
+        return factor
+
+    def _refused(self, inputs: int) -> NoReturn:
+        raise NotPositiveDefiniteError(
+            f"{inputs} x {inputs} Gram matrix is not positive definite with damping {self.damping:g}: use more "
+            f"calibration tokens than {inputs} or raise methods.obs_units.damping"
+        )
 
 
 def _root(fisher: Tensor | None) -> Tensor:
@@ -97,33 +136,3 @@ def _root(fisher: Tensor | None) -> Tensor:
         raise ValueError("obs_units with compare: loss needs the Fisher matrix of the outputs")
     values, vectors = torch.linalg.eigh(fisher.double())
     return values.clamp(min=0).sqrt()[:, None] * vectors.T
-
-
-def _inverse(gram: Tensor, damping: float) -> Tensor:
-    damped = gram.clone()
-    damped.diagonal().add_(damping * gram.diagonal().mean())
-    factor, info = torch.linalg.cholesky_ex(damped)
-    if int(info) != 0 or not bool(torch.isfinite(factor.diagonal()).all()):
-        raise NotPositiveDefiniteError(
-            f"{len(gram)} x {len(gram)} Gram matrix is not positive definite with damping {damping:g}: use more "
-            f"calibration tokens than {len(gram)} or raise methods.obs_units.damping"
-        )
-    return torch.cholesky_inverse(factor)
-
-
-def _losses(weight: Tensor, inverse: Tensor, width: int) -> Tensor:
-    """tr W_g ((G⁻¹)_gg)⁻¹ W_gᵀ of each of the runs of `width` inputs."""
-    if width == 1:
-        return weight.square().sum(0) / inverse.diagonal()
-    units = len(inverse) // width
-    blocks = inverse.view(units, width, units, width).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
-    parts = weight.view(len(weight), units, width).permute(1, 2, 0)
-    return (parts * torch.cholesky_solve(parts, torch.linalg.cholesky(blocks))).sum((1, 2))
-
-
-def _removed(weight: Tensor, inverse: Tensor, stays: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights and inverse of the inputs that stay, compensated for the others."""
-    factor = torch.linalg.cholesky(inverse[~stays][:, ~stays])
-    across = torch.linalg.solve_triangular(factor, inverse[~stays][:, stays], upper=False)
-    lost = torch.linalg.solve_triangular(factor, weight[:, ~stays].T, upper=False)
-    return weight[:, stays] - lost.T @ across, inverse[stays][:, stays] - across.T @ across

@@ -1,11 +1,14 @@
-"""`python -m stages.solve --list`: every method is there, in its room, with its paper and its settings."""
+"""`python -m stages.solve --list` and params.yaml: every method is there, once, with its settings."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
+import yaml
 
 from stages import methods
 
@@ -48,3 +51,11 @@ def test_the_command_lists_and_runs_nothing(tmp_path):
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == methods.described() + "\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_params_yaml_has_the_defaults_of_every_method_once():
+    text = (Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(text)["methods"] == {name: methods.settings_of(name) for name in methods.names()}
+    sections = {key.value: value for key, value in yaml.compose(text).value}
+    counts = Counter(key.value for key, _ in sections["methods"].value)
+    assert set(counts.values()) == {1}

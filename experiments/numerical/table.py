@@ -1,0 +1,66 @@
+"""Perplexity of structured methods at 10 to 50 % (Shen et al., Tables 1 and 4), on the project's model and texts.
+
+Writes results/table.json, table.md and table.png; run in this folder. Under a minute for each of the runs; a run that
+is stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from matplotlib.figure import Figure
+from measured import RESULTS, measured
+
+SHORT, LONG = "short", "perplexity"
+
+
+def main() -> None:
+    """Measure every pair of method and sparsity, write tables and figure."""
+    settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["table"]
+    runs = {
+        (name, sparsity): " ".join([run.split()[0], str(sparsity), *run.split()[1:]])
+        for name, run in settings["methods"].items()
+        for sparsity in settings["sparsities"]
+    }
+    options = {name: settings[name] for name in ("short", "sequences", "windows", "threads")}
+    found = measured(runs.values(), "workspace", **options)
+    (RESULTS / "table.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    values = {pair: found[run][0] for pair, run in runs.items()} | {("dense", 0.0): found["dense"][0]}
+    text = f"Windows of 512 tokens.\n\n{table(settings, values, LONG)}\n"
+    text += f"Windows of {settings['short']} tokens.\n\n{table(settings, values, SHORT)}"
+    (RESULTS / "table.md").write_text(text, encoding="utf-8")
+    draw(settings, values)
+    print(text)
+
+
+def table(settings: dict[str, Any], values: dict[tuple[str, float], dict[str, Any]], which: str) -> str:
+    """Methods down, sparsities across, the lowest of a column in bold."""
+    sparsities = settings["sparsities"]
+    best = {at: min(values[name, at][which] for name in settings["methods"]) for at in sparsities}
+    lines = [f"| | {' | '.join(f'{one:.0%}' for one in sparsities)} |", f"|{'---|' * (len(sparsities) + 1)}"]
+    lines.append(f"| dense | {' | '.join([format(values['dense', 0.0][which], '.2f')] * len(sparsities))} |")
+    for name in settings["methods"]:
+        shown = [(values[name, at][which], best[at]) for at in sparsities]
+        cells = [f"**{value:.2f}**" if value == least else f"{value:.2f}" for value, least in shown]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(settings: dict[str, Any], values: dict[tuple[str, float], dict[str, Any]]) -> None:
+    """A line a method over the sparsities, from the dense model on."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name in settings["methods"]:
+        points = [values["dense", 0.0][LONG], *(values[name, at][LONG] for at in settings["sparsities"])]
+        axes.plot([0, *settings["sparsities"]], points, marker="o", markersize=3, label=name)
+    axes.set(yscale="log", xlabel="fraction of the blocks' parameters removed", ylabel="perplexity")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(RESULTS / "table.png", dpi=150)
+
+
+if __name__ == "__main__":
+    main()
