@@ -64,10 +64,10 @@ def test_the_predicted_loss_is_the_measured_one(rows, removed, damping):
 
 
 @SIDES
-def test_damping_is_a_fraction_of_the_mean_of_the_whole_diagonal(rows, removed):
+def test_damping_is_a_fraction_of_every_inputs_own_energy(rows, removed):
     x, target, keep = made(rows=rows, removed=removed)
     gram = gram_of(x)
-    ridge = 0.05 * gram.diagonal().mean() * torch.eye(int(keep.sum()), dtype=torch.float64)
+    ridge = 0.05 * torch.diag(gram.diagonal()[keep])
     change = target[:, ~keep] @ gram[~keep][:, keep] @ torch.linalg.inv(gram[keep][:, keep] + ridge)
     found = compensated(target, gram, keep, 0.05).weight[:, keep]
     torch.testing.assert_close(found, target[:, keep] + change)
@@ -138,7 +138,7 @@ def test_float32_statistics_that_are_ill_conditioned_give_the_references_outputs
     x, target, keep = made(width=40, rows=(8, 60)[seed % 2], removed=15, seed=seed, decades=3)
     found = compensated(target.float(), gram_of(x).float(), keep, 1e-4)
     assert found.weight.dtype == torch.float32
-    damped = torch.cat((x, (1e-4 * gram_of(x).diagonal().mean() * len(x)) ** 0.5 * torch.eye(40, dtype=torch.float64)))
+    damped = torch.cat((x, torch.diag((1e-4 * gram_of(x).diagonal() * len(x)).sqrt())))
     gone = (~keep).nonzero().squeeze(1).tolist()
     # the ridge is on what changes: rows that ask for the dense weights of the inputs that stay
     wanted = torch.cat((x @ target.T, damped[len(x) :][:, keep] @ target.T[keep]))
