@@ -23,6 +23,14 @@ SHARED: dict[Room, frozenset[str]] = {
 """Rooms of methods: layer-wise, of the attention matrix, of whole units, of the hidden width. The files there that are
 none."""
 
+TITLES: dict[Room, str] = {
+    "solvers": "Weights of linears (solve.method, or a rule's):",
+    "attention": "The attention matrix, by the weights of q and k (a rule's for attention.q and attention.k):",
+    "structured": "Whole heads and channels (solve.method; solve.units, assemble.layout):",
+    "rotations": "The width of the hidden states (solve.method):",
+}
+"""What the methods of each room prune, and where they are named."""
+
 
 @cache
 def names(room: Room | None = None) -> tuple[str, ...]:
@@ -76,6 +84,22 @@ def load(name: str, settings: Mapping[str, Any] | None = None) -> Any:
 def settings_of(name: str) -> dict[str, Any]:
     """Names and defaults of a method's settings."""
     return {field.name: field.default for field in dataclasses.fields(class_of(name))}
+
+
+def described() -> str:
+    """Every method with its paper, what it knows by itself and its settings, room by room, to read in a terminal."""
+    lines, width = list[str](), max(map(len, names()))
+    for room, title in TITLES.items():
+        lines += ["", title] if lines else [title]
+        for name in names(room):
+            kind, settings = class_of(name), settings_of(name)
+            told = [", ".join(f"{key}={value}" for key, value in settings.items())] if settings else []
+            if room == "structured":
+                told = [f"allocation {kind.allocation}, compensation {kind.compensation}", *told]
+            elif room != "rotations":
+                told = [f"scope {' or '.join(kind.scopes)}", *told]
+            lines += [f"  {name:<{width}}  {kind.paper}", f"  {'':<{width}}  {'; '.join(told)}"]
+    return "\n".join(lines)
 
 
 def _files(room: str) -> list[Path]:

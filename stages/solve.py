@@ -219,22 +219,10 @@ def _solve_stored(params: Params, index: int, plan: Plan, manifest: dict[str, An
     return clock.figures()
 
 
-def list_methods() -> str:
-    """Every method with its settings and its paper."""
-    lines = []
-    for name in methods.names():
-        settings = ", ".join(f"{key}={value}" for key, value in methods.settings_of(name).items())
-        kind = methods.class_of(name)
-        room = methods.room_of(name)
-        works = {"structured": "units", "rotations": "width"}.get(room) or f"scopes: {', '.join(kind.scopes)}"
-        lines.append(f"{name:<12} {settings or '-':<24} {works:<28} {kind.paper}")
-    return "\n".join(lines)
-
-
 if __name__ == "__main__":
     parser = parser_of("solve", __doc__)
     parser.add_argument("--list", action="store_true", help="list the methods and their papers, and stop")
     if parser.parse_args().list:
-        print(list_methods())
+        print(methods.described())
         sys.exit(0)
     sys.exit(run_stage("solve", main, SECTIONS, blockwise=True))

@@ -21,7 +21,7 @@ class UnitSettings(Section):
     compensation: Literal["auto", "weights", "bias", "affine", "none"] = "auto"
     """What makes up for removed units: the kept weights of o and down, a bias for what they add on average, both."""
     damping: Annotated[float, Field(ge=0)] = 0.01
-    """Of compensation: added to the diagonal of the Gram matrix, as a fraction of its mean."""
+    """Of compensation: added to the diagonal of the Gram matrix, as a fraction of it."""
     choice: Literal["dense", "pruned"] = "dense"
     """Inputs by which units of a block are chosen once their number is settled, where solve.inputs is pruned."""
     corrected: Literal["sinks", "all"] = "sinks"

@@ -134,6 +134,32 @@ def test_an_experiment_with_other_calibration_and_method_reruns_from_extract(pro
     assert "wanda" in project.sh("dvc", "exp", "show", "--csv")
 
 
+def test_whole_heads_and_channels_go_and_the_report_tells_what_is_left(project):
+    speed = {"prompt": 16, "generate": 4, "repeats": 1, "warmup": 0}
+    project.change(
+        solve={"method": "newton", "sparsity": 0.2, "inputs": "dense", "target": "dense"}, evaluate={"speed": speed}
+    )
+    ran = project.repro()
+    assert set(ran) == set(FROM_SOLVE)
+    manifest = json.loads((project.folder / "data/pruned/pruning_manifest.json").read_text())
+    layout, budget = manifest["layout"], manifest["budget"]
+    assert (layout["name"], layout["class"]) == ("hetero", "HeteroLlamaForCausalLM")
+    assert manifest["reloaded"]["ways"].keys() == {"remote", "imported"}
+    assert (budget["asked"], budget["removed"]) == (0.2, pytest.approx(0.2, abs=1e-4))
+    dense, pruned, told = (metrics(project, which) for which in ("dense", "pruned", "speed"))
+    assert dense["perplexity"]["value"] < pruned["perplexity"]["value"]
+    assert told["state"] == "measured"
+    for which in ("dense", "pruned"):
+        assert told[which]["parameters"] == layout["parameters"][which]
+        assert told[which]["block_parameters"] == layout["block_parameters"][which]
+    page = (project.folder / "data/report/index.html").read_text()
+    for text in ("What is left of each block", "20.00 % were to go", "import secateur;", "What it costs to run"):
+        assert text in page
+    assert "parameters, millions" in project.sh(sys.executable, "-m", "stages.report", "--show")
+    project.sh("git", "checkout", "--quiet", "params.yaml", "dvc.lock")
+    project.sh("dvc", "checkout", "--force")
+
+
 def test_one_stage_alone(project):
     project.change(solve={"sparsity": 0.6})
     assert project.repro("-s", "solve") == ["solve"]

@@ -1,0 +1,61 @@
+"""`python -m stages.solve --list` and params.yaml: every method is there, once, with its settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages import methods
+
+TITLES = {title: room for room, title in methods.TITLES.items()}
+
+
+def parts():
+    """By room, the lines beneath its title."""
+    found = {}
+    for line in methods.described().splitlines():
+        if line in TITLES:
+            part = found.setdefault(TITLES[line], [])
+        elif line:
+            part.append(line)
+    return found
+
+
+@pytest.mark.parametrize("room", methods.SHARED)
+def test_every_method_of_a_room_is_listed_with_its_paper_and_settings(room):
+    lines = parts()[room]
+    assert [line.split()[0] for line in lines[::2]] == list(methods.names(room))
+    for name, first, second in zip(methods.names(room), lines[::2], lines[1::2], strict=True):
+        assert first.endswith(methods.class_of(name).paper)
+        for setting, default in methods.settings_of(name).items():
+            assert f"{setting}={default}" in second
+
+
+def test_structured_methods_tell_what_auto_stands_for_and_layer_wise_ones_their_scopes():
+    lines = [line for part in parts().values() for line in part]
+    told = {first.split()[0]: second for first, second in zip(lines[::2], lines[1::2], strict=True)}
+    assert "allocation global, compensation weights" in told["newton"]
+    assert "allocation uniform, compensation none" in told["llm_pruner"]
+    assert "scope linear or row or model" in told["magnitude"]
+
+
+def test_the_command_lists_and_runs_nothing(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-m", "stages.solve", "--list"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == methods.described() + "\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_params_yaml_has_the_defaults_of_every_method_once():
+    text = (Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(text)["methods"] == {name: methods.settings_of(name) for name in methods.names()}
+    sections = {key.value: value for key, value in yaml.compose(text).value}
+    counts = Counter(key.value for key, _ in sections["methods"].value)
+    assert set(counts.values()) == {1}
