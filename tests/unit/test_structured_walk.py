@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -179,6 +180,33 @@ def test_from_pruned_inputs_the_walk_is_the_plain_one(architecture, walk, worksp
         for linear in linears.values():
             found.put(walked, linear)
             found.put(before, linear)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "opt"])
+@pytest.mark.parametrize("walk", [WALKS[1], WALKS[4]], ids=["block", "ordered"])
+@pytest.mark.parametrize("kind", ["bias", "affine"])
+def test_biases_are_of_what_the_pruned_model_gives_and_what_follows_sees_them(architecture, walk, kind, workspace):
+    units = {"compensation": kind}
+    solving = {"method": "flap", "sparsity": 0.3, "target": "dense", **walk, "units": units}
+    w = workspace(architecture, solve=solving, statistics={"dtype": "float64"})
+    w.run(*BEFORE, "solve")
+    found, tokens = Found(w), calibration_windows(w)
+    walked, made = found.whole(), 0
+    for index, kinds in enumerate(found.units):
+        biases, before = read_biases(found.paths[index], found.model.linears(index)), copy.deepcopy(walked)
+        for units in kinds:
+            seen = before if walk.get("walk") == "block" else walked
+            x, name = flat(seen, units.sink, tokens), f"{units.sink.name}.bias"
+            away = found.model.stored_weight(units.sink).double() - found.weight(units.sink).double()
+            found.put(walked, units.sink)
+            if name in biases:
+                expected = found.model.stored_bias(units.sink).double() + away @ x.mean(0)
+                torch.testing.assert_close(biases[name].double(), expected, rtol=1e-4, atol=1e-5)
+                walked.get_submodule(units.sink.name).bias = torch.nn.Parameter(biases[name])
+                made += 1
+        for linear in found.model.linears(index):
+            found.put(walked, linear)
+    assert made > 2
 
 
 @pytest.mark.parametrize(
