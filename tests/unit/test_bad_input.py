@@ -119,7 +119,7 @@ def newton(sparsity=0.3, **given):
         (newton(rules=[{"settings": {}}]), "solve.rules[0].settings: with newton a rule gives"),
         (
             newton(rules=[{"roles": ["attention.o", "mlp"], "sparsity": 0}]),
-            "solve.rules[0].roles: newton removes whole units: expected attention (heads) or mlp (channels), got attention.o",
+            "newton removes whole units: expected attention (heads) or mlp (channels), got attention.o",
         ),
         (
             newton(rules=[{"blocks": [0, 0], "sparsity": 0}, {"roles": ["attention"], "sparsity": 0.8}]),
