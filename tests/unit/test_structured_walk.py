@@ -21,7 +21,6 @@ from stages.places import block_file
 from stages.solution import read_biases, read_masks, read_units, read_weights
 from stages.structured.contract import UnitProblem
 from stages.structured.ranking import keep_best
-from stages.unit_problems import parameters_of
 from tests.unit.test_ordered_walk import ADDERS, GROUPS, HELD, streams
 from tests.unit.test_pruning import BEFORE, calibration_windows, inputs_of, table
 from tests.unit.test_resume import Killed, kill_in
