@@ -16,7 +16,7 @@ from stages.linalg.compensation import compensated
 from stages.linalg.correction import Shortfall, corrected_target
 from stages.models.streamed import StreamedModel
 from stages.models.structure import find_blocks, linears_of
-from stages.models.units import KINDS, units_of
+from stages.models.units import KINDS, parameters_of, units_of
 from stages.places import block_file
 from stages.solution import read_biases, read_masks, read_units, read_weights
 from stages.structured.contract import UnitProblem
