@@ -126,23 +126,24 @@ class Bench:
 
     def measured(self, which: str) -> dict[str, Any]:
         """Perplexity on the evaluation text, and on the further ones."""
-        if which == "masked":
-            value = self.perplexity(which, None)
+        windows = [WINDOW] if self.short is None else [WINDOW, self.short]
+        if which == "masked" or self.short is not None:
+            value, *short = self.perplexities(which, None, windows)
         else:
             metrics = json.loads((self.folder / f"metrics/{which}.json").read_text(encoding="utf-8"))
-            value = metrics["perplexity"]["value"]
-        found = {"perplexity": float(value), "also": [self.perplexity(which, text) for text in self.also]}
-        return found if self.short is None else {**found, "short": self.perplexity(which, None, self.short)}
+            value, short = metrics["perplexity"]["value"], []
+        also = [self.perplexities(which, text, [WINDOW])[0] for text in self.also]
+        return {"perplexity": float(value), "also": also, **({"short": short[0]} if short else {})}
 
-    def perplexity(self, which: str, text: Path | None, window: int = WINDOW) -> float:
-        """By the same protocol on another text, or in other windows of the evaluation text."""
-        windows = self.settings["evaluate"]["perplexity"]["windows"] * WINDOW // window
-        told = [None if text is None else str(text.resolve()), which, windows, window]
-        code = f"import sys; text, which, windows, window = {told!r}\n{MEASURE}"
+    def perplexities(self, which: str, text: Path | None, windows: list[int]) -> list[float]:
+        """By the same protocol on another text, or in windows of other lengths of the evaluation text."""
+        tokens = self.settings["evaluate"]["perplexity"]["windows"] * WINDOW
+        told = [None if text is None else str(text.resolve()), which, tokens, windows]
+        code = f"text, which, length, windows = {told!r}\n{MEASURE}"
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=self.folder, env=self.environment(), check=True, capture_output=True
         )
-        return float(done.stdout)
+        return [float(value) for value in done.stdout.split()]
 
     def stage(self, *command: str) -> None:
         """Run one stage in the workspace."""
@@ -185,8 +186,9 @@ if which == 'masked':
             module, _, part = name.rpartition('.')
             parameter = torch.nn.Parameter(tensor.to(model.device, model.dtype), requires_grad=False)
             setattr(model.get_submodule(module), part, parameter)
-protocol = Perplexity(window=window, stride=window, bos=False, windows=windows)
-print(perplexity(model, tokens, windows_of(protocol, len(tokens)), 8)['value'])
+for window in windows:
+    protocol = Perplexity(window=window, stride=window, bos=False, windows=length // window)
+    print(perplexity(model, tokens, windows_of(protocol, len(tokens)), 4096 // window)['value'])
 """
 
 

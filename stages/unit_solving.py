@@ -127,7 +127,7 @@ class UnitSolver:
         if how in ("bias", "affine") and not bool(columns.all()):
             bias = ((target - weight.to(target)) @ one.mean).to(self.model.stored)
         changed = found is not None or correction.strength != 0
-        error = _error(weight.to(target), bias, target, one)
+        error = _error(weight.to(target), bias, dense, one)
         full = columns.expand(dense.shape).cpu()
         stored = None if bias is None else self.model.stored_bias(units.sink) + bias.cpu()
         return _Solved(weight, full, changed, error, correction, found, stored)
@@ -155,12 +155,12 @@ class UnitSolver:
         }  # fmt: skip
 
 
-def _error(weight: Tensor, bias: Tensor | None, target: Tensor, one: InputStatistics) -> float:
-    """‖(W - T) x + b‖² / ‖T x‖² over the tokens; of rows that go with their units nothing is lost here."""
-    away = weight - target
+def _error(weight: Tensor, bias: Tensor | None, dense: Tensor, one: InputStatistics) -> float:
+    """‖(W - W₀) x + b‖² / ‖W₀ x‖² over the tokens; of rows that go with their units nothing is lost here."""
+    away = weight - dense
     lost = row_energies(away, one.gram).double().sum()
     if bias is not None:
-        shift = bias.to(target)
+        shift = bias.to(dense)
         lost += (2 * shift @ (away @ one.mean) + shift.square().sum()).double()
-    there = row_energies(target, one.gram).double().sum()
+    there = row_energies(dense, one.gram).double().sum()
     return float(lost / there) if float(there) > 0 else 0.0

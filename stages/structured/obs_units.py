@@ -32,7 +32,8 @@ class ObsUnits:
     damping:   added to the diagonal of G, as a fraction of it.
     compare:   what makes losses of different blocks comparable. `loss`: outputs count by what the language-model loss
                feels of them, tr W_g ((G⁻¹)_gg)⁻¹ W_gᵀ Γ with the Fisher matrix Γ of the outputs, which takes one walk
-               backwards; `median`: relative to the block's median; `energy`: to the output's, tr W G Wᵀ; `none`.
+               backwards; `median`: relative to that of the block's units of the kind; `energy`: to the output's,
+               tr W G Wᵀ; `none`.
     """
 
     rounds: int = 24

@@ -41,7 +41,8 @@ def by_budget(places: Sequence[Ranked], removed: int) -> list[Tensor]:
     """For each place the units (units,) bool that stay when at least `removed` parameters go, and hardly more.
 
     The lowest score of all goes first; a unit larger than what is still to go is passed over, unless nothing smaller
-    is left; so the budget is missed by less than the smallest unit. Every place keeps at least one unit (one multiple).
+    is left: the budget is missed by less than the smallest unit while one of those is left to go. Every place keeps at
+    least one unit (one multiple).
 
     Raises ParameterError where what may go is not enough.
     """
@@ -118,10 +119,10 @@ def _pieces(places: Sequence[Ranked]) -> list[_Piece]:
         if place.kept is not None:
             continue
         ordered = place.scores.double().sort().values.tolist()
-        width, done, highest = len(ordered), 0, float("-inf")
+        width, done = len(ordered), 0
         step = width % place.multiple or place.multiple
         while width - done - step >= place.multiple:
-            highest = max(highest, sum(ordered[done : done + step]) / step)
-            found.append(_Piece(number, done, step, step * place.parameters, highest))
+            score = sum(ordered[done : done + step]) / step
+            found.append(_Piece(number, done, step, step * place.parameters, score))
             done, step = done + step, place.multiple
     return found
