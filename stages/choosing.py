@@ -31,6 +31,7 @@ from stages.unit_problems import statistics_of, unit_problem
 from stages.workspace import code_of, compute_facts, open_model, read_statistics
 
 ROLES: dict[Kind, str] = {"heads": "attention", "channels": "mlp"}
+CODE = ("choosing.py", "unit_problems.py", "linalg", "structured/contract.py", "models/units.py")
 Kept = dict[Kind, Tensor]
 """Which units (units,) bool of a block stay, by kind."""
 
@@ -47,7 +48,8 @@ def choose(run: StageRun, model: StreamedModel, identity: str, statistics: Mappi
     Raises ParameterError where the budget or a rule cannot be met, ArchitectureError where units cannot be told.
     """
     blocks = [units_of(model, index) for index in range(model.blocks)]
-    check_rules(run.params.solve, model.blocks)
+    check_rules(run.params.solve)
+    _check_units(run.params.solve, scorer_of(run.params))
     scores = _scores(run, model, identity, statistics)
     places = [
         _place(run.params.solve, units, scores[index][units.kind])
@@ -59,7 +61,7 @@ def choose(run: StageRun, model: StreamedModel, identity: str, statistics: Mappi
     return [{one.kind: next(chosen) for one in kinds} for kinds in blocks]
 
 
-def check_rules(settings: Solve, blocks: int) -> None:
+def check_rules(settings: Solve) -> None:
     """Raise ParameterError where solve asks of a structured method what only layer-wise ones know."""
     method = settings.method
     for name, plain in (("pattern", "unstructured"), ("scope", "auto"), ("refit", "none"), ("allocation", "uniform")):
@@ -83,6 +85,23 @@ def check_rules(settings: Solve, blocks: int) -> None:
             )
 
 
+def _check_units(settings: Solve, scorer: UnitScorer) -> None:
+    """Raise ParameterError where solve.units asks for two things that do not go together."""
+    asked, method = settings.units, settings.method
+    if asked.ranking == "literal":
+        for name, value, only in (("multiple", asked.multiple, 1), ("allocation", asked.allocation, "auto")):
+            if value not in (only, "global"):
+                raise ParameterError(
+                    f"solve.units.{name}: ranking: literal puts one threshold through single units of all blocks: "
+                    f"expected {only}, got {value}: or set ranking to parameters"
+                )
+    if asked.choice == "pruned" and scorer.needs & {"salience", "fisher"}:
+        raise ParameterError(
+            f"solve.units.choice: {method} scores units by gradients, which are the dense model's: expected dense, got "
+            f"pruned: or use a method, or settings in methods.{method}, without gradients"
+        )
+
+
 def _place(settings: Solve, units: Units, scores: Tensor) -> Ranked:
     """The units of one place as they are ranked; their number is settled where the first rule that matches says so."""
     multiple = settings.units.multiple if units.kind == "channels" else 1
@@ -95,10 +114,12 @@ def _place(settings: Solve, units: Units, scores: Tensor) -> Ranked:
             if rule.sparsity is None:
                 break
             kept = units.count - removed_count(units.count, rule.sparsity)
+            if kept < units.count:
+                kept = kept // multiple * multiple
             if kept == 0:
                 raise ParameterError(
                     f"solve.rules[{number}].sparsity: {rule.sparsity:g} would leave block {units.block} no "
-                    f"{units.kind} of its {units.count}: expected at most {1 - 1 / units.count:.3f}"
+                    f"{units.kind} of its {units.count}: expected at most {1 - multiple / units.count:.3f}"
                 )
             return Ranked(scores, units.parameters, kept, multiple)
     return Ranked(scores, units.parameters, None, multiple)
@@ -164,7 +185,7 @@ def _scores(
         "model": identity,
         "method": method,
         "settings": run.params.methods.get(method, {}),
-        "code": code_of("choosing.py", "unit_problems.py", "linalg", f"structured/{method}.py", "models/units.py"),
+        "code": code_of(*CODE, f"structured/{method}.py"),
         **compute_facts(model.device, model.dtype, run.params.compute.chunk),
     }
     work = []

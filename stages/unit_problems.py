@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from stages.errors import NotFiniteError
 from stages.models.streamed import StreamedModel
 from stages.models.units import Units
 from stages.structured.contract import Need, UnitProblem
@@ -25,7 +26,14 @@ def unit_problem(
     """The problem of one kind of units; `statistics` of its sink's inputs.
 
     backward: file of what the walk backwards left of the block, where `needs` asks for it.
+
+    Raises NotFiniteError where weights are not finite.
     """
+    for linear in (units.sink, *(source for source, _ in units.sources)):
+        if not torch.isfinite(model.stored_weight(linear)).all():
+            raise NotFiniteError(
+                f"block {units.block}: the weights of {linear.name} are not finite: fetch a sound checkpoint"
+            )
     dense = model.stored_weight(units.sink).to(statistics.gram)
     left = {} if backward is None else read_tensors(backward)
     start = f"{units.kind}."

@@ -22,7 +22,7 @@ def box_minimum(hessian: Tensor, total: float, tolerance: float = 1e-12) -> Tens
         H u - c e - a + b = 0,   eᵀu = total,   a ∘ u = 0,   b ∘ (1 - u) = 0,   a, b >= 0.
 
     One Cholesky factor a step, of H plus a diagonal; stops where complementarity is below `tolerance` of mean(diag H).
-    Raises NotPositiveDefiniteError where no step can be taken.
+    Raises NotPositiveDefiniteError where no step can be taken, or `STEPS` are not enough.
     """
     width = len(hessian)
     scale = hessian.diagonal().mean()
@@ -54,6 +54,10 @@ def box_minimum(hessian: Tensor, total: float, tolerance: float = 1e-12) -> Tens
         u = u + reach * corrected[0]
         low, high = low + reach * corrected[1], high + reach * corrected[2]
         price = price + reach * corrected[3]
+    else:
+        raise NotPositiveDefiniteError(
+            f"{width} x {width} Hessian of a mask: the box did not settle in {STEPS} steps: raise the method's damping"
+        )
     return u.clamp(0, 1)
 
 

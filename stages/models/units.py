@@ -21,7 +21,9 @@ from stages.models.structure import Linear
 Kind = Literal["heads", "channels"]
 KINDS: tuple[Kind, ...] = ("heads", "channels")
 INTERLEAVED = "query_key_value"
-"""Name of a fused linear whose rows go head by head, q, k and v of each; others hold all of q, then k, then v."""
+"""Name of a fused linear whose rows go head by head, q, k and v of each; others hold all of q, then k, then v.
+
+GPT-BigCode's do too, under GPT-2's name, if its heads do not share a key."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def _heads(model: StreamedModel, index: int, by_role: dict[str, Linear]) -> Unit
     rows = [_runs(groups, heads // groups * width), _runs(groups, width), _runs(groups, width)]
     if fused is None:
         sources = [(linear, own) for linear, own in zip(parts, rows, strict=True) if linear is not None]
-    elif fused.name.endswith(INTERLEAVED):
+    elif fused.name.endswith(INTERLEAVED) or getattr(config, "multi_query", None) is False:
         sources = [(fused, _runs(heads, 3 * width))]
         groups = heads
     else:
@@ -105,6 +107,7 @@ def _heads(model: StreamedModel, index: int, by_role: dict[str, Linear]) -> Unit
                 model, index, f"{linear.name} has {linear.shape[0]} rows where {heads} heads over {groups} keys of "
                 f"{width} want {own.numel()}"
             )  # fmt: skip
+    _check_beside(model, index, sink, sources, width)
     return _made(model, "heads", index, sink, rows[0] if groups != heads else _runs(heads, width), sources)
 
 
@@ -121,7 +124,26 @@ def _channels(model: StreamedModel, index: int, by_role: dict[str, Linear]) -> U
     for linear, own in sources:
         if own.numel() != linear.shape[0]:
             raise _unknown(model, index, f"{linear.name} has {linear.shape[0]} rows for {width} channels")
+    _check_beside(model, index, sink, sources, 1)
     return _made(model, "channels", index, sink, rows, sources)
+
+
+def _check_beside(
+    model: StreamedModel, index: int, sink: Linear, sources: list[tuple[Linear, Tensor]], width: int
+) -> None:
+    """Raise ArchitectureError where other parameters of the sink's module are of all units together.
+
+    A norm over all heads (OLMo 2, BitNet) gives other values when some go. One of `width` that heads share does not.
+    """
+    parent = sink.name.rpartition(".")[0]
+    if parent.endswith(f".{index}"):
+        return
+    own = {linear.name for linear, _ in sources} | {sink.name}
+    for name, parameter in model.module(parent).named_parameters(prefix=parent):
+        if name.rpartition(".")[0] not in own and parameter.numel() not in (1, width):
+            raise _unknown(
+                model, index, f"{name} with its {parameter.numel()} entries does not belong to single units"
+            )  # fmt: skip
 
 
 def _made(

@@ -95,6 +95,121 @@ def test_what_a_method_or_a_width_cannot_do_is_told_before_anything_is_solved(se
     assert w.bytes_of("solution") == good
 
 
+def newton(sparsity=0.3, **given):
+    return {"solve": {"method": "newton", "sparsity": sparsity, **given}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        (
+            newton(pattern="2:4"),
+            "solve.pattern: newton removes whole heads and channels: expected unstructured, got 2:4",
+        ),
+        (newton(scope="row"), "solve.scope: newton removes whole heads and channels: expected auto, got row"),
+        (newton(refit="cg"), "solve.refit: newton removes whole heads and channels: expected none, got cg"),
+        (
+            newton(allocation="owl"),
+            "solve.allocation: newton removes whole heads and channels: expected uniform, got owl",
+        ),
+        (newton(rules=[{"method": "wanda", "settings": {}}]), "solve.rules[0].method: with newton a rule gives roles"),
+        (newton(rules=[{"sparsity": 0.1}, {"pattern": "2:4"}]), "solve.rules[1].pattern: with newton a rule gives"),
+        (newton(rules=[{"scope": "row"}]), "solve.rules[0].scope: with newton a rule gives"),
+        (newton(rules=[{"refit": "none"}]), "solve.rules[0].refit: with newton a rule gives"),
+        (newton(rules=[{"settings": {}}]), "solve.rules[0].settings: with newton a rule gives"),
+        (
+            newton(rules=[{"roles": ["attention.o", "mlp"], "sparsity": 0}]),
+            "newton removes whole units: expected attention (heads) or mlp (channels), got attention.o",
+        ),
+        (
+            newton(rules=[{"blocks": [0, 0], "sparsity": 0}, {"roles": ["attention"], "sparsity": 0.8}]),
+            "solve.rules[1].sparsity: 0.8 would leave block 1 no heads of its 2: expected at most 0.500",
+        ),
+        (
+            newton(rules=[{"roles": ["mlp"], "sparsity": 0.7}], units={"multiple": 16}),
+            "solve.rules[0].sparsity: 0.7 would leave block 0 no channels of its 48: expected at most 0.667",
+        ),
+        (newton(sparsity=0.9), "solve.sparsity: 0.9000 of the units' parameters are to go, at most 0.7875 can"),
+        (newton(sparsity=1.0), "solve.sparsity: 1.0000 of the units' parameters are to go"),
+        (newton(rules=[{"sparsity": 0}]), "at most 0.0000 can, because every block keeps one head and one channel and"),
+        (newton(units={"multiple": 64}), "solve.units.multiple: expected at most the 48 channels of block 0, got 64"),
+        (
+            newton(units={"multiple": 8, "ranking": "literal"}),
+            "solve.units.multiple: ranking: literal puts one threshold",
+        ),
+        (
+            newton(units={"allocation": "uniform", "ranking": "literal"}),
+            "solve.units.allocation: ranking: literal puts one threshold through single units of all",
+        ),
+        (
+            {"solve": {"method": "wanda_units", "sparsity": 0.3, "rules": [{"roles": ["mlp"], "sparsity": 0}]}},
+            "solve.sparsity: 0.3 cannot be met with the same widths in every block: lower it, protect less, or set",
+        ),
+        (
+            {"solve": {"method": "obs_units", "sparsity": 0.3, "units": {"choice": "pruned"}}},
+            "solve.units.choice: obs_units scores units by gradients, which are the dense model's: expected dense",
+        ),
+        (
+            {"solve": {"method": "llm_pruner", "sparsity": 0.3, "units": {"choice": "pruned"}}},
+            "solve.units.choice: llm_pruner scores units by gradients",
+        ),
+        (
+            {"solve": {"rules": [{"roles": ["mlp"], "method": "flap", "settings": {}}]}},
+            "solve.rules: flap removes whole heads and channels of all blocks: give it as solve.method, not in a rule",
+        ),
+        (
+            {**newton(), "methods": {"newton": {"remove": 0.3}}},
+            "methods.newton: unknown setting 'remove': expected one of: form, removed, damping",
+        ),
+        (
+            {**newton(), "methods": {"newton": {"removed": 1.5}}},
+            "methods.newton.removed: expected a fraction in (0, 1)",
+        ),
+    ],
+)
+def test_what_whole_units_cannot_do_is_told_before_anything_is_solved(sections, told, workspace):
+    w = workspace(solve={"method": "newton", "sparsity": 0.1})
+    w.run(*BEFORE, "solve")
+    good = w.bytes_of("solution")
+    w.change(**sections)
+    code, line = w.fail("solve")
+    assert (code, told in line) == (2, True), line
+    assert w.bytes_of("solution") == good
+
+
+@pytest.mark.parametrize(
+    ("units", "told"),
+    [
+        ({"ranking": "count"}, r"solve\.units\.ranking: .*got 'count'"),
+        ({"allocation": "owl"}, r"solve\.units\.allocation: .*got 'owl'"),
+        ({"multiple": 0}, r"solve\.units\.multiple: .*got 0"),
+        ({"compensation": "mean"}, r"solve\.units\.compensation: .*got 'mean'"),
+        ({"damping": -0.1}, r"solve\.units\.damping: .*got -0\.1"),
+        ({"choices": "dense"}, r"solve\.units\.choices: unknown setting"),
+    ],
+)
+def test_a_wrong_setting_of_units_is_named(units, told, tmp_path, monkeypatch):
+    import yaml
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params_values(solve={"method": "newton", "units": units})))
+    with pytest.raises(ParameterError, match=told):
+        params.read()
+
+
+def test_an_architecture_whose_roles_are_unknown_is_told(workspace, monkeypatch):
+    from stages.models import structure
+
+    w = workspace()
+    w.run(*BEFORE)
+    monkeypatch.setattr(structure, "role_of", lambda name: "other" if "o_proj" in name else f"mlp.{name}")
+    w.change(**newton())
+    code, line = w.fail("solve")
+    assert code == 2
+    assert "block 0: its linears are " in line
+    assert "use a layer-wise method, or add the names of the linears to stages/models/roles.py" in line
+
+
 def test_more_windows_than_text_are_refused(workspace):
     w = workspace(calibration={"sequences": 100})
     code, line = w.fail("extract")
@@ -102,13 +217,14 @@ def test_more_windows_than_text_are_refused(workspace):
     assert "100 sequences of 16 tokens are more than the 600 tokens of the calibration text" in line
 
 
-def test_one_sequence_leaves_nothing_to_hold_out_of_a_correction(workspace):
-    w = workspace(calibration={"sequences": 1}, solve={"method": "admm"})
+@pytest.mark.parametrize("method", ["admm", "newton"])
+def test_one_sequence_leaves_nothing_to_hold_out_of_a_correction(method, workspace):
+    w = workspace(calibration={"sequences": 1}, solve={"method": method})
     w.run(*BEFORE)
     code, line = w.fail("solve")
     assert code == 2
     assert "calibration.sequences: corrections hold some out: expected at least 2, got 1" in line
-    w.change(calibration={"sequences": 1}, solve={"method": "admm", "target": "dense"})
+    w.change(calibration={"sequences": 1}, solve={"method": method, "target": "dense"})
     w.run("solve")
 
 
@@ -120,8 +236,9 @@ def spoil(folder, name, value):
     write_manifest(folder / "data/model", {"source": {}})
 
 
-def test_weights_that_are_not_finite_name_block_and_linear(workspace):
-    w = workspace()
+@pytest.mark.parametrize("method", ["magnitude", "magnitude_units", "newton", "wanda_units"])
+def test_weights_that_are_not_finite_name_block_and_linear(method, workspace):
+    w = workspace(solve={"method": method, "sparsity": 0.5})
     w.run(*BEFORE)
     spoil(w.folder, "model.layers.2.mlp.down_proj.weight", float("nan"))
     w.run(*BEFORE)

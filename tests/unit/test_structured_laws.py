@@ -256,20 +256,21 @@ def test_gram_matrices_without_an_inverse_are_told_with_advice(width):
 
 
 def test_inverses_that_are_lost_on_the_way_are_told_with_advice():
-    """Two directions and ever less else: first parts of the inverse have no factor, then the matrix itself has none."""
+    """Two directions and ever less else: first parts of the inverse have no factor, then the matrix itself."""
     problem, x = make_units(12)
     generator = torch.Generator().manual_seed(0)
     rest = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-    mixed, told = x[:, :2] @ torch.randn(2, 12, generator=generator, dtype=torch.float64), 0
+    mixed, told = x[:, :2] @ torch.randn(2, 12, generator=generator, dtype=torch.float64), []
     for digits in (6.0, 7.0, 7.25, 7.5, 8.0):
         alike = mixed + 10.0**-digits * rest
         try:
             losses = obs(replace(problem, gram=alike.T @ alike / len(alike)), rounds=24)[1]
         except NotPositiveDefiniteError as error:
-            told += "raise methods.obs_units.damping" in str(error)
+            told.append("raise methods.obs_units.damping" in str(error))
         else:
             assert bool(torch.isfinite(losses).all())
-    assert 0 < told < 5
+    assert 0 < len(told) < 5
+    assert all(told)
 
 
 @pytest.mark.parametrize(
