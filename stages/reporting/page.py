@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from stages.reporting.speed import speed_rows
 
 HERE = Path(__file__).parent
 MOST_ROWS = 10
+LAYER_WISE = ("pattern", "scope", "refit", "allocation")
+"""What settings of solve begin with that only methods of single weights know."""
 
 
 def page(findings: Findings, summary: Mapping[str, Any]) -> str:
@@ -39,7 +41,7 @@ def page(findings: Findings, summary: Mapping[str, Any]) -> str:
         largest=max(row["sparsity"] for row in findings.rows),
         text=list(flat(text)),
         calibration=list(flat(findings.manifest.get("calibration", findings.solution.get("calibration", {})))),
-        chosen=list(flat({**summary["solve"], "settings": summary["settings"]})),
+        chosen=list(flat({**known(summary["solve"], summary["patterns"]), "settings": summary["settings"]})),
         versions=list(flat({**findings.protocol.get("versions", {}), **findings.manifest.get("versions", {})})),
         hashes=findings.hashes,
     )
@@ -62,6 +64,13 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, repr(value) if isinstance(value, str) and value.isspace() else str(value)
 
 
+def known(solve: Mapping[str, Any], patterns: Sequence[str]) -> dict[str, Any]:
+    """The settings of solve but for those that mean nothing to its method."""
+    single = not {"units", "width"} & set(patterns)
+    unknown = (() if single else LAYER_WISE) + (() if "units" in patterns else ("units",))
+    return {name: value for name, value in solve.items() if not name.startswith(unknown)}
+
+
 def number(value: float | None, digits: int = 2) -> str:
     """12,345 or 12.34 or 1.2e-05: as many digits as say something."""
     if value is None:
@@ -80,7 +89,7 @@ def percent(fraction: float, digits: int = 2) -> str:
 
 def pattern(name: str) -> str:
     """What a pattern is called in a sentence."""
-    return "whole heads and channels" if name == "units" else name
+    return {"units": "whole heads and channels", "width": "hidden width"}.get(name, name)
 
 
 def share(ratio: float) -> str:

@@ -6,6 +6,8 @@ import csv
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stages import report
@@ -13,7 +15,8 @@ from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import sha256_of, write_manifest
 from stages.measure_speed import ratios
 from stages.measuring.rounds import speeds
-from tests.unit.test_report import PAGE, Elements, outputs, run
+from stages.reporting.page import known
+from tests.unit.test_report import PAGE, Elements, outputs, run, write_solution
 from tests.unit.test_report import workspace as workspace
 
 MANIFEST = Path("data/pruned/pruning_manifest.json")
@@ -163,3 +166,27 @@ def test_speed_of_another_pruned_model_is_not_shown(workspace, capsys):
     write_layout()
     assert run() == 2
     assert "data/speed belongs to another pruned model" in capsys.readouterr().err
+
+
+def test_settings_that_mean_nothing_to_the_method_are_left_out():
+    solve = {"method": "one", "sparsity": 0.2, "pattern": "unstructured", "refit_steps": 10, "units": {"multiple": 1}}
+    assert known(solve, ["units"]).keys() == {"method", "sparsity", "units"}
+    assert known(solve, ["width"]).keys() == {"method", "sparsity"}
+    assert known(solve, ["2:4"]).keys() == {"method", "sparsity", "pattern", "refit_steps"}
+
+
+def test_errors_are_told_of_what_reads_units_where_the_rest_only_loses_rows(workspace):
+    write_solution(0.5)
+    rows = pq.read_table("data/solution/linears.parquet").to_pylist()
+    for row in rows:
+        row |= {"pattern": "units"} | ({"relative_error": 0.0} if row["role"] == "attention.q" else {})
+    pq.write_table(pa.Table.from_pylist(rows), "data/solution/linears.parquet")
+    write_manifest(Path("data/solution"), {"solve": {"method": "newton", "inputs": "pruned"}, "settings": {}})
+    assert run() == 0
+    summary = json.loads(Path("data/report/summary.json").read_text())
+    assert summary["exact_roles"] == ["attention.q"]
+    errors = [row["relative_error"] for row in rows if row["role"] != "attention.q"]
+    assert summary["pruned"]["relative_error"] == pytest.approx(sum(errors) / len(errors))
+    assert "Relative error by block, a line for each role: mlp.down" in text()
+    assert "removed by wanda, whole heads and channels, solved on pruned inputs" in text()
+    assert "attention.q only lose rows with the units that those make" in text()
