@@ -13,13 +13,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from stages.errors import ParameterError
 
-Room = Literal["solvers", "attention", "structured"]
+Room = Literal["solvers", "attention", "structured", "gating"]
 SHARED: dict[Room, frozenset[str]] = {
     "solvers": frozenset({"__init__", "contract"}),
     "attention": frozenset({"__init__", "contract", "matrix", "fused"}),
     "structured": frozenset({"__init__", "contract", "ranking", "taylor"}),
+    "gating": frozenset({"__init__", "baselines", "gate", "gates", "gating", "groups", "inputs", "slices"}),
 }
-"""Rooms of methods, layer-wise, of the attention matrix and of whole units, and the files there that are none."""
+"""Rooms of methods, layer-wise, of the attention matrix, of whole units by scores and by trained gates; the files there
+that are none."""
+UNIT_ROOMS: frozenset[Room] = frozenset({"structured", "gating"})
 
 
 @cache
@@ -38,6 +41,11 @@ def room_of(name: str) -> Room:
     raise ParameterError(f"unknown method {name!r}: expected one of {', '.join(names())}")
 
 
+def removes_units(name: str) -> bool:
+    """Whether a method removes whole heads and channels; raises ParameterError if there is no such file."""
+    return room_of(name) in UNIT_ROOMS
+
+
 def class_of(name: str) -> Any:
     """The dataclass that the method's file defines; raises ParameterError if there is no such file."""
     module = importlib.import_module(f"stages.{room_of(name)}.{name}")
@@ -52,7 +60,7 @@ def class_of(name: str) -> Any:
 
 
 def load(name: str, settings: Mapping[str, Any] | None = None) -> Any:
-    """The method with these settings, a LinearSolver, an AttentionSolver or a UnitScorer.
+    """The method with these settings, a LinearSolver, an AttentionSolver, a UnitScorer or a UnitMethod.
 
     Raises ParameterError that names the setting which is wrong.
     """

@@ -25,7 +25,7 @@ from stages.artifacts.store import key_of, trim
 from stages.assignment import assign
 from stages.attending import Attending
 from stages.blocks.contract import Block
-from stages.choosing import choose, scorer_of
+from stages.choosing import choose, method_of, trained
 from stages.clock import Clock
 from stages.entering import Entering
 from stages.errors import ParameterError
@@ -33,7 +33,7 @@ from stages.models.compute import DTYPES
 from stages.models.streamed import StreamedModel
 from stages.params import Params
 from stages.places import SOLUTION, STATISTICS, block_file
-from stages.planning import LinearPlan, Plan, UnitPlan
+from stages.planning import LinearPlan, Plan, TrainedPlan, UnitPlan
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.solution import read_rows, write_block
 from stages.visit import BlockVisit, Stream
@@ -130,14 +130,17 @@ class _Walk:
     def _plans(self) -> list[Plan]:
         """What is to be done to each block."""
         settings, blocks = self.params.solve, range(self.model.blocks)
-        if methods.room_of(settings.method) != "structured":
+        if not methods.removes_units(settings.method):
             found = allocate(assign(self.params, self.model), settings, self.model, self._stored)
             return [LinearPlan({one.name: found[one.name] for one in self.model.linears(index)}) for index in blocks]
-        scorer, own = scorer_of(self.params), self.params.methods.get(settings.method, {})
-        how = scorer.compensation if settings.units.compensation == "auto" else settings.units.compensation
+        method, own = method_of(self.params), self.params.methods.get(settings.method, {})
+        how = method.compensation if settings.units.compensation == "auto" else settings.units.compensation
         corrects = settings.corrects(how in ("weights", "affine"))
-        kept = choose(self.run, self.model, self.identity, self.dense)
-        return [UnitPlan(settings.method, scorer, own, kept[index], corrects) for index in blocks]
+        gates = trained(self.run, self.model, self.identity)
+        kept = choose(self.run, self.model, self.identity, self.dense, gates)
+        if gates is not None and (gates.weights or how == "none"):
+            return [TrainedPlan(index, settings.method, method, own, kept[index], gates) for index in blocks]
+        return [UnitPlan(settings.method, method, own, kept[index], corrects) for index in blocks]
 
     def _stored(self, index: int) -> list[InputStatistics]:
         return read_statistics(verified(STATISTICS, block_file(index), self.dense), self.model.device)
@@ -221,7 +224,7 @@ def list_methods() -> str:
     for name in methods.names():
         settings = ", ".join(f"{key}={value}" for key, value in methods.settings_of(name).items())
         kind = methods.class_of(name)
-        works = "units" if methods.room_of(name) == "structured" else f"scopes: {', '.join(kind.scopes)}"
+        works = "units" if methods.removes_units(name) else f"scopes: {', '.join(kind.scopes)}"
         lines.append(f"{name:<12} {settings or '-':<24} {works:<28} {kind.paper}")
     return "\n".join(lines)
 

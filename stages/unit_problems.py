@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,6 +51,11 @@ def statistics_of(sink: str, found: Sequence[InputStatistics]) -> InputStatistic
 def parameters_of(units: Sequence[Units]) -> int:
     """Parameters of all these units together."""
     return sum(one.count * one.parameters for one in units)
+
+
+def asked_of(units: Sequence[Units], sparsity: float) -> int:
+    """How many of all units' parameters are to go."""
+    return math.ceil(sparsity * parameters_of(units))
 
 
 def _coupled(model: StreamedModel, units: Units, dense: Tensor) -> Tensor:
