@@ -18,7 +18,7 @@ from stages.backward import saliences
 from stages.blocks.contract import Block
 from stages.clock import Clock
 from stages.errors import ParameterError
-from stages.gate_training import Trained, train
+from stages.gate_training import train
 from stages.linalg.masks import removed_count
 from stages.models.streamed import StreamedModel
 from stages.models.units import Kind, Units, units_of
@@ -29,6 +29,7 @@ from stages.runner import StageRun, progress
 from stages.structured.contract import UnitMethod, UnitScorer
 from stages.structured.ranking import Ranked, by_budget, keep_best, literal
 from stages.tensorfile import read_tensors, write_tensors
+from stages.trained import Trained
 from stages.unit_problems import asked_of, statistics_of, unit_problem
 from stages.workspace import code_of, compute_facts, open_model, read_statistics
 

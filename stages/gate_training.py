@@ -7,10 +7,10 @@ way its state is kept there every few steps, so that a run that is killed goes o
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -28,12 +28,12 @@ from stages.gated_model import GatedModel, gated_model
 from stages.gating.d_gating import DGating
 from stages.models.adapters import check_adapters
 from stages.models.streamed import StreamedModel
-from stages.models.structure import Linear
-from stages.models.units import Kind, Units
+from stages.models.units import Units
 from stages.params import Params
 from stages.places import ACTIVATIONS
 from stages.runner import StageRun, progress
 from stages.tensorfile import TensorFile, read_tensors, write_tensors
+from stages.trained import Trained, name_of
 from stages.unit_problems import asked_of, parameters_of
 from stages.workspace import code_of, compute_facts
 
@@ -41,50 +41,6 @@ CODE = ("gate_training.py", "gated_model.py", "unit_problems.py", "gating", "mod
 EVERY = 8
 """Steps between two states that are kept."""
 log = logging.getLogger("secateur")
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What training found, in a file of the block store."""
-
-    path: Path
-
-    @property
-    def key(self) -> str:
-        """Of the file."""
-        return self.path.stem
-
-    @property
-    def weights(self) -> bool:
-        """Whether weights were trained, not only gates."""
-        return any(name.endswith(".weight") for name in TensorFile(self.path).places)
-
-    def sizes(self, units: Units) -> Tensor:
-        """How much is left of each unit (units,), 1 at the start; those that were not gated are still there."""
-        return self._of(units, "size")
-
-    def scales(self, units: Units) -> Tensor:
-        """What the columns of o or down are to be multiplied by (units,), float64."""
-        return self._of(units, "scale")
-
-    def weight(self, linear: Linear, kinds: Sequence[Units], model: StreamedModel) -> Tensor:
-        """Weight (d_out, d_in), its unit's scale folded in where the linear reads units; not rounded to the checkpoint.
-
-        kinds: of the linear's block.
-        """
-        file = TensorFile(self.path)
-        stored = file.read([linear.tensor]) if linear.tensor in file.places else {}
-        weight = linear.weight(stored[linear.tensor]) if stored else model.stored_weight(linear)
-        for units in kinds:
-            if units.sink == linear:
-                scales = torch.ones(linear.shape[1], dtype=torch.float64)
-                scales[units.columns] = self.scales(units)[:, None]
-                weight = weight.double() * scales
-        return weight
-
-    def _of(self, units: Units, what: str) -> Tensor:
-        file, name = TensorFile(self.path), _name(units.block, units.kind, what)
-        return file.read([name])[name] if name in file.places else torch.ones(units.count, dtype=torch.float64)
 
 
 def train(run: StageRun, model: StreamedModel, identity: str, kinds: Sequence[Units], free: Sequence[bool]) -> Trained:
@@ -131,25 +87,29 @@ class _Training:
         self, params: Params, model: StreamedModel, identity: str, settings: DGating, kinds: Sequence[Units],
         gated: Sequence[Units],
     ) -> None:  # fmt: skip
-        self._params, self._model, self._identity, self._settings = params, model, identity, settings
+        self._params, self._model, self._settings = params, model, settings
         self._gated, self._everything = gated, parameters_of(kinds)
         self._asked = asked_of(kinds, params.solve.sparsity)
         self._windows, self._states = calibration_windows(), BlockStore("gate_states")
+        self._facts = {
+            "task": "gates",
+            "model": identity,
+            "activations": identity_of(ACTIVATIONS),
+            "settings": dataclasses.asdict(settings),
+            "asked": self._asked,
+            "gated": [(one.block, one.kind) for one in gated],
+            "code": code_of(*CODE),
+            **compute_facts(model.device, model.dtype, 1),
+        }
         if settings.batch > len(self._windows):
             raise ParameterError(
                 f"methods.{params.solve.method}.batch: expected at most the {len(self._windows)} "
                 f"calibration.sequences, got {settings.batch}"
             )
 
-    def key(self, **more: object) -> str:
-        """Of what is found; of a state, with its slot."""
-        return key_of(
-            task="gates", model=self._identity, activations=identity_of(ACTIVATIONS), asked=self._asked,
-            method=self._params.solve.method,
-            settings=dataclasses.asdict(self._settings),
-            gated=[(one.block, one.kind) for one in self._gated], code=code_of(*CODE), **more,
-            **compute_facts(self._model.device, self._model.dtype, 1),
-        )  # fmt: skip
+    def key(self, slot: int | None = None) -> str:
+        """Of what is found, or of a state in one of two slots."""
+        return key_of(slot=slot, **self._facts)
 
     def write(self, path: Path) -> dict[str, float]:
         """Train from the last state that was kept, and write sizes, scales and trained weights."""
@@ -166,10 +126,11 @@ class _Training:
         self._tell(gated, last)
         tensors = dict[str, Tensor]()
         for units, family in zip(gated.units, gated.families, strict=True):
-            tensors[_name(units.block, units.kind, "size")] = family.sizes().cpu()
-            tensors[_name(units.block, units.kind, "scale")] = family.scales().cpu()
+            tensors[name_of(units.block, units.kind, "size")] = family.sizes().cpu()
+            tensors[name_of(units.block, units.kind, "scale")] = family.scales().cpu()
         tensors |= {linear.tensor: gated.weight(linear).cpu() for linear in gated.linears}
-        write_tensors(path, tensors, {"steps": str(last)})
+        gone = gated.gone(self._settings.tolerance) / self._everything
+        write_tensors(path, tensors, {"facts": json.dumps({"steps": last, "at_zero": gone})})
         for slot in (0, 1):
             self._states.drop(self.key(slot=slot))
         return {
@@ -242,10 +203,6 @@ class _Training:
                     name: value if name == "step" else value.to(one) for name, value in state.items()
                 }
         return int(TensorFile(path).metadata["step"])
-
-
-def _name(block: int, kind: Kind, what: str) -> str:
-    return f"gates.{block}.{kind}.{what}"
 
 
 @cache

@@ -13,13 +13,13 @@ from stages import methods
 from stages.assignment import Assignment
 from stages.attending import Attending
 from stages.clock import Clock
-from stages.gate_training import Trained
 from stages.linalg.masks import pack
 from stages.models.streamed import StreamedModel
 from stages.models.units import Kind, units_of
 from stages.params.pruning import Solve
 from stages.solving import BlockSolver
 from stages.structured.contract import UnitMethod
+from stages.trained import Trained
 from stages.unit_solving import UnitSolver
 
 
@@ -120,7 +120,7 @@ class TrainedPlan:
 
     def code(self) -> set[str]:
         """Source files under stages/ of the methods in use."""
-        return self._units.code() | {"gate_training.py"}
+        return self._units.code() | {"trained.py"}
 
     def solver(self, model: StreamedModel, settings: Solve, clock: Clock, attending: Attending | None) -> UnitSolver:
         """Who solves the block."""

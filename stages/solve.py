@@ -36,6 +36,7 @@ from stages.places import SOLUTION, STATISTICS, block_file
 from stages.planning import LinearPlan, Plan, TrainedPlan, UnitPlan
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.solution import read_rows, write_block
+from stages.trained import Trained
 from stages.visit import BlockVisit, Stream
 from stages.walk import InputStatistics, collect
 from stages.workspace import code_of, compute_facts, open_model, read_statistics, same_model
@@ -71,6 +72,7 @@ class _Walk:
         self.model, self.identity = open_model(run.params.compute)
         self.dense = read_manifest(STATISTICS)
         same_model(self.dense, self.identity, STATISTICS)
+        self.gates: Trained | None = None
         self.plans = self._plans()
         self.entering = Entering(self.model, run.params.compute.chunk)
         self._check_held_out()
@@ -125,6 +127,7 @@ class _Walk:
             "solve": self.params.solve.model_dump(mode="json"),
             "settings": used,
             "compute": compute_facts(self.model.device, self.model.dtype, self.params.compute.chunk),
+            **({} if self.gates is None else {"training": self.gates.facts}),
         }
 
     def _plans(self) -> list[Plan]:
@@ -136,7 +139,7 @@ class _Walk:
         method, own = method_of(self.params), self.params.methods.get(settings.method, {})
         how = method.compensation if settings.units.compensation == "auto" else settings.units.compensation
         corrects = settings.corrects(how in ("weights", "affine"))
-        gates = trained(self.run, self.model, self.identity)
+        self.gates = gates = trained(self.run, self.model, self.identity)
         kept = choose(self.run, self.model, self.identity, self.dense, gates)
         if gates is not None and (gates.weights or how == "none"):
             return [TrainedPlan(index, settings.method, method, own, kept[index], gates) for index in blocks]

@@ -143,7 +143,8 @@ class UnitSolver:
         weight = target.to(self.model.stored)
         keep = torch.ones(dense.shape, dtype=torch.bool)
         error = _error(weight.to(target), None, dense, one)
-        return _Solved(weight, keep, correction.strength != 0 or self.trained is not None, error, correction)
+        changed = not torch.equal(weight, dense.to(weight.dtype))
+        return _Solved(weight, keep, changed, error, correction)
 
     def _put(self, linear: Linear, solved: _Solved) -> None:
         self.model.put(linear, solved.weight)

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from safetensors.torch import load_file, save_file
 
 from stages import gate_training, methods
+from stages.artifacts.manifest import read_manifest, write_manifest
 from stages.artifacts.store import FOLDER
 from stages.errors import GatingError, ParameterError
 from stages.gated_model import gated_model
@@ -24,6 +27,7 @@ from stages.models.units import units_of
 from stages.params import Compute
 from stages.places import block_file
 from stages.solution import read_rows, read_units, read_weights
+from stages.trained import Trained
 from stages.unit_problems import parameters_of
 from stages.workspace import open_model
 
@@ -69,7 +73,7 @@ def solution_weights(model):
 
 def trained_file():
     (path,) = (FOLDER / "gates").glob("*.safetensors")
-    return gate_training.Trained(path)
+    return Trained(path)
 
 
 @pytest.mark.parametrize("weights", ["frozen", "trained", "lora"])
@@ -113,7 +117,7 @@ def test_frozen_weights_are_only_scaled(architecture, solved):
 
 def test_frozen_weights_make_up_for_what_goes(solved):
     place = solved()
-    model, kinds = everything()
+    model, _ = everything()
     before = solution_weights(model)
     errors = [row["relative_error"] for index in range(3) for row in read_rows(SOLUTION / block_file(index))]
     place.change(**asked(units={"compensation": "none"}))
@@ -344,10 +348,6 @@ def test_scores_do_not_depend_on_the_unit_of_activations(workspace):
     place.run("extract", "statistics", "solve")
     _, kinds = everything()
     before = [trained_file().sizes(one) for one in kinds]
-    from safetensors.torch import load_file, save_file
-
-    from stages.artifacts.manifest import read_manifest, write_manifest
-
     tensors = load_file(MODEL / "model.safetensors")
     for name in tensors:
         tensors[name] = tensors[name] * (1024.0 if "up_proj" in name else 1 / 1024 if "down_proj" in name else 1.0)
@@ -362,8 +362,7 @@ def test_scores_do_not_depend_on_the_unit_of_activations(workspace):
 
 
 def test_settings_are_frozen_and_default_to_those_of_params():
-    import yaml
-
-    values = yaml.safe_load(Path("params.yaml").read_text())["methods"]["d_gating"]
+    text = (Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8")
+    values = yaml.safe_load(text)["methods"]["d_gating"]
     assert values == methods.settings_of("d_gating")
     assert replace(DGating(), steps=3).strength(2) == DGating().penalty
