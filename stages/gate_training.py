@@ -120,9 +120,9 @@ class _Training:
             "gates are trained with the whole model in memory (weights of %.2f GB, %s)", held, self._settings.weights
         )
         rates = [self._settings.learning_rate] * len(gated.families) + [self._settings.weight_rate] * len(gated.weights)
-        optimizer = Adam([{"params": [one], "lr": rate} for one, rate in zip(gated.trained, rates, strict=True)])
+        optimizer = Adam([{"params": [one]} for one in gated.trained])
         first = self._restored(gated, optimizer)
-        last = self._steps(gated, optimizer, first)
+        last = self._steps(gated, optimizer, rates, first)
         self._tell(gated, last)
         tensors = dict[str, Tensor]()
         for units, family in zip(gated.units, gated.families, strict=True):
@@ -139,13 +139,15 @@ class _Training:
             "training_steps": last - first,
         }
 
-    def _steps(self, gated: GatedModel, optimizer: Adam, step: int) -> int:
+    def _steps(self, gated: GatedModel, optimizer: Adam, rates: Sequence[float], step: int) -> int:
         """Train until the budget is met or the steps are over; gives how many there were."""
         settings = self._settings
         with progress(total=settings.steps, initial=step, desc="gates", unit="step") as bar:
             while step < settings.steps and (step == 0 or gated.gone(settings.tolerance) < self._asked):
                 tokens = self._windows[self._order(step)].long().to(self._model.device)
                 optimizer.zero_grad(set_to_none=True)
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * settings.pace(step)
                 loss = gated.loss(tokens)
                 if not bool(torch.isfinite(loss)):
                     raise NotFiniteError(

@@ -28,9 +28,13 @@ class DGating:
     unit's columns v_u of o or down are one of the factors, ‖v_u‖/‖v_u,0‖, and D - 1 are scalars. `lora` trains
     adapters of low rank of the linears (peft), whose v_u is no parameter: all D factors are scalars.
 
-    λ rises by the same amount each step, from penalty/steps to `penalty`. Training ends when the units below the
+    λ rises evenly to `penalty` over the first half of the steps; over the second the steps become shorter, because
+    single sequences are noisy and a gate is what is left of their noise too. Training ends when the units below the
     tolerance have the parameters that solve.sparsity asks for, or after `steps`. The smallest |s_u| then go, as many
-    as the budget asks.
+    as the budget asks, and the scales of the others are folded into o and down.
+
+    Compensation is left out unless it is asked for: it restores what o and down put out, and gates let go of outputs
+    that the loss does not need (docs/d-gating-models.md).
 
     Departs from the paper: groups are weighed by their parameters and measured by what they began with; pretrained
     weights; Adam in place of SGD, because some tens of steps are all there is time for; λ rises until the budget is
@@ -58,6 +62,7 @@ class DGating:
     paper: ClassVar[str] = "Differentiable Sparsity via D-Gating (2025), on a pretrained model"
     needs: ClassVar[frozenset[str]] = frozenset()
     allocation: ClassVar[str] = "global"
+    compensation: ClassVar[str] = "none"
 
     def __post_init__(self) -> None:
         for name, least in (("depth", 2), ("steps", 1), ("batch", 1), ("rank", 1), ("seed", 0)):
@@ -70,15 +75,14 @@ class DGating:
             raise ParameterError(f"tolerance: expected a fraction in [0, 1), got {self.tolerance:g}")
 
     @property
-    def compensation(self) -> str:
-        """Frozen weights make up for what goes; trained ones have done so already."""
-        return "weights" if self.weights == "frozen" else "none"
-
-    @property
     def scalars(self) -> int:
         """Scalar factors of each unit."""
         return self.depth - (self.weights == "trained")
 
     def strength(self, step: int) -> float:
         """λ of a step, counted from 0."""
-        return self.penalty * (step + 1) / self.steps
+        return self.penalty * min(1.0, 2 * (step + 1) / self.steps)
+
+    def pace(self, step: int) -> float:
+        """Share of its rate that a step is taken at, in (0, 1]."""
+        return min(1.0, 2 * (1 - step / self.steps))

@@ -100,7 +100,7 @@ def test_the_smallest_gates_go(weights, solved):
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gpt_neox"])
 def test_frozen_weights_are_only_scaled(architecture, solved):
-    solved(architecture, units={"compensation": "none"})
+    solved(architecture)
     model, kinds = everything()
     weights, gates, kept = solution_weights(model), trained_file(), kept_units(model)
     sinks = {one.sink.name: one for one in kinds}
@@ -115,12 +115,12 @@ def test_frozen_weights_are_only_scaled(architecture, solved):
             assert bool(((found == dense) | (found == 0)).all())
 
 
-def test_frozen_weights_make_up_for_what_goes(solved):
-    place = solved()
+def test_frozen_weights_make_up_for_what_goes_where_that_is_asked(solved):
+    place = solved(units={"compensation": "weights"})
     model, _ = everything()
     before = solution_weights(model)
     errors = [row["relative_error"] for index in range(3) for row in read_rows(SOLUTION / block_file(index))]
-    place.change(**asked(units={"compensation": "none"}))
+    place.change(**asked())
     place.run("solve")
     after = [row["relative_error"] for index in range(3) for row in read_rows(SOLUTION / block_file(index))]
     assert sum(errors) < sum(after)
@@ -366,3 +366,5 @@ def test_settings_are_frozen_and_default_to_those_of_params():
     values = yaml.safe_load(text)["methods"]["d_gating"]
     assert values == methods.settings_of("d_gating")
     assert replace(DGating(), steps=3).strength(2) == DGating().penalty
+    assert DGating().pace(0) == 1
+    assert 0 < DGating().pace(DGating().steps - 1) < 0.1
