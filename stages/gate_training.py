@@ -56,6 +56,15 @@ def train(run: StageRun, model: StreamedModel, identity: str, kinds: Sequence[Un
     return Trained(run.note(run.blocks.one(Block("gates", 0, training.key()), training.write)))
 
 
+def held_out() -> tuple[Tensor, Tensor]:
+    """The calibration windows that gates are trained on, and those (one in eight, at least one) held out of it."""
+    windows = calibration_windows()
+    held = max(1, len(windows) // 8)
+    if len(windows) < 2:
+        raise ParameterError("calibration.sequences: training gates holds some out: expected at least 2, got 1")
+    return windows[:-held], windows[-held:]
+
+
 def _check(params: Params, model: StreamedModel, settings: DGating) -> None:
     if model.dtype == torch.float16:
         raise ParameterError("compute.dtype: gradients vanish in float16: expected float32 or bfloat16")
@@ -90,7 +99,7 @@ class _Training:
         self._params, self._model, self._settings = params, model, settings
         self._gated, self._everything = gated, parameters_of(kinds)
         self._asked = asked_of(kinds, params.solve.sparsity)
-        self._windows, self._states = calibration_windows(), BlockStore("gate_states")
+        self._windows, self._states = held_out()[0], BlockStore("gate_states")
         self._facts = {
             "task": "gates",
             "model": identity,
@@ -104,7 +113,7 @@ class _Training:
         if settings.batch > len(self._windows):
             raise ParameterError(
                 f"methods.{params.solve.method}.batch: expected at most the {len(self._windows)} "
-                f"calibration.sequences, got {settings.batch}"
+                f"calibration.sequences that are not held out, got {settings.batch}"
             )
 
     def key(self, slot: int | None = None) -> str:
@@ -120,9 +129,9 @@ class _Training:
             "gates are trained with the whole model in memory (weights of %.2f GB, %s)", held, self._settings.weights
         )
         rates = [self._settings.learning_rate] * len(gated.families) + [self._settings.weight_rate] * len(gated.weights)
-        optimizer = Adam([{"params": [one]} for one in gated.trained])
+        optimizer = Adam([{"params": [one], "lr": rate} for one, rate in zip(gated.trained, rates, strict=True)])
         first = self._restored(gated, optimizer)
-        last = self._steps(gated, optimizer, rates, first)
+        last = self._steps(gated, optimizer, first)
         self._tell(gated, last)
         tensors = dict[str, Tensor]()
         for units, family in zip(gated.units, gated.families, strict=True):
@@ -139,15 +148,13 @@ class _Training:
             "training_steps": last - first,
         }
 
-    def _steps(self, gated: GatedModel, optimizer: Adam, rates: Sequence[float], step: int) -> int:
+    def _steps(self, gated: GatedModel, optimizer: Adam, step: int) -> int:
         """Train until the budget is met or the steps are over; gives how many there were."""
         settings = self._settings
         with progress(total=settings.steps, initial=step, desc="gates", unit="step") as bar:
             while step < settings.steps and (step == 0 or gated.gone(settings.tolerance) < self._asked):
                 tokens = self._windows[self._order(step)].long().to(self._model.device)
                 optimizer.zero_grad(set_to_none=True)
-                for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * settings.pace(step)
                 loss = gated.loss(tokens)
                 if not bool(torch.isfinite(loss)):
                     raise NotFiniteError(

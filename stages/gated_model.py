@@ -19,6 +19,7 @@ from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.models.units import Units
 from stages.places import MODEL
+from stages.trained import Trained
 from stages.unit_problems import parameters_of
 
 
@@ -43,8 +44,7 @@ class GatedModel:
 
     def loss(self, tokens: Tensor) -> Tensor:
         """Mean over the next tokens of -log p(token | those before it), of ids (sequences, length)."""
-        logits = self.net(input_ids=tokens, use_cache=False).logits[:, :-1]
-        return nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        return loss_of(self.net, tokens)
 
     def penalty(self) -> Tensor:
         """The penalty of all gates at λ = 1."""
@@ -67,8 +67,7 @@ def gated_model(model: StreamedModel, settings: DGating, units: Sequence[Units],
     """
     frozen, dtype = settings.weights == "frozen", model.dtype
     dtype = dtype if frozen else torch.promote_types(dtype, torch.float32)
-    trust = bool(read_manifest(MODEL).get("source", {}).get("trust_remote_code", False))
-    net = load_model(MODEL, str(dtype).removeprefix("torch."), str(model.device), trust)
+    net = _whole(model, dtype)
     linears = [] if frozen else [linear for index in range(model.blocks) for linear in model.linears(index)]
     weights = list[nn.Parameter]()
     if settings.weights == "lora":
@@ -77,6 +76,29 @@ def gated_model(model: StreamedModel, settings: DGating, units: Sequence[Units],
         weights = [net.get_parameter(linear.tensor).requires_grad_() for linear in linears]
     families = [_gated(net, one, settings, everything) for one in units]
     return GatedModel(net, units, families, linears, weights)
+
+
+def model_with(model: StreamedModel, trained: Trained, kinds: Sequence[Units]) -> tuple[nn.Module, list[Tensor]]:
+    """The whole model with trained weights, and a tensor (units,) for each of `kinds` that scales its units."""
+    net = _whole(model, model.dtype)
+    for linear in (linear for index in range(model.blocks) for linear in model.linears(index)):
+        weight = linear.weight(trained.weight(linear, (), model))
+        net.get_parameter(linear.tensor).data.copy_(weight)
+    gates = [Gates(2, one.count, net.get_parameter(one.sink.tensor)) for one in kinds]
+    for one, gate in zip(kinds, gates, strict=True):
+        scaled_inputs(net.get_submodule(one.sink.name), gate)
+    return net, [gate.factors.data[0] for gate in gates]
+
+
+def loss_of(net: nn.Module, tokens: Tensor) -> Tensor:
+    """Mean over the next tokens of -log p(token | those before it), of ids (sequences, length)."""
+    logits = net(input_ids=tokens, use_cache=False).logits[:, :-1]
+    return nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def _whole(model: StreamedModel, dtype: torch.dtype) -> nn.Module:
+    trust = bool(read_manifest(MODEL).get("source", {}).get("trust_remote_code", False))
+    return load_model(MODEL, str(dtype).removeprefix("torch."), str(model.device), trust)
 
 
 def _gated(net: nn.Module, units: Units, settings: DGating, everything: int) -> ScaledUnits:

@@ -112,7 +112,7 @@ class TrainedPlan:
 
     def facts(self) -> dict[str, Any]:
         """What the solution follows from, as JSON."""
-        return {**self._units.facts(), "trained": self.trained.key}
+        return {**self._units.facts(), "trained": [self.trained.key, self.trained.power]}
 
     def settings(self) -> dict[str, Any]:
         """Settings of each method in use, as JSON."""

@@ -29,6 +29,7 @@ from stages.choosing import choose, method_of, trained
 from stages.clock import Clock
 from stages.entering import Entering
 from stages.errors import ParameterError
+from stages.gate_folding import folded
 from stages.models.compute import DTYPES
 from stages.models.streamed import StreamedModel
 from stages.params import Params
@@ -142,6 +143,7 @@ class _Walk:
         self.gates = gates = trained(self.run, self.model, self.identity)
         kept = choose(self.run, self.model, self.identity, self.dense, gates)
         if gates is not None and (gates.weights or how == "none"):
+            self.gates = gates = folded(self.run, self.model, gates, kept)
             return [TrainedPlan(index, settings.method, method, own, kept[index], gates) for index in blocks]
         return [UnitPlan(settings.method, method, own, kept[index], corrects) for index in blocks]
 

@@ -19,9 +19,13 @@ from stages.tensorfile import TensorFile
 
 @dataclass(frozen=True)
 class Trained:
-    """What training found, in a file of the block store."""
+    """What training found, in a file of the block store.
+
+    power: |s|^power stands in the place of a scale s; with 0, units that stay are as they were.
+    """
 
     path: Path
+    power: float = 1.0
 
     @property
     def key(self) -> str:
@@ -30,9 +34,9 @@ class Trained:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """How many steps it took, and which share of the units' parameters was at zero then."""
+        """Its steps, the share of the units' parameters that was at zero then, and the power of the scales."""
         found: dict[str, Any] = json.loads(TensorFile(self.path).metadata["facts"])
-        return found
+        return {**found, "power": self.power}
 
     @property
     def weights(self) -> bool:
@@ -45,12 +49,13 @@ class Trained:
 
     def scales(self, units: Units) -> Tensor:
         """What the columns of o or down are to be multiplied by (units,), float64."""
-        return self._of(units, "scale")
+        found = self._of(units, "scale")
+        return found.sign() * found.abs().pow(self.power) if self.power else torch.ones_like(found)
 
     def weight(self, linear: Linear, kinds: Sequence[Units], model: StreamedModel) -> Tensor:
         """Weight (d_out, d_in), its unit's scale folded in where the linear reads units; not rounded to the checkpoint.
 
-        kinds: of the linear's block.
+        kinds: whose scales are folded in.
         """
         file = TensorFile(self.path)
         stored = file.read([linear.tensor]) if linear.tensor in file.places else {}

@@ -28,10 +28,10 @@ class DGating:
     unit's columns v_u of o or down are one of the factors, ‖v_u‖/‖v_u,0‖, and D - 1 are scalars. `lora` trains
     adapters of low rank of the linears (peft), whose v_u is no parameter: all D factors are scalars.
 
-    λ rises evenly to `penalty` over the first half of the steps; over the second the steps become shorter, because
-    single sequences are noisy and a gate is what is left of their noise too. Training ends when the units below the
-    tolerance have the parameters that solve.sparsity asks for, or after `steps`. The smallest |s_u| then go, as many
-    as the budget asks, and the scales of the others are folded into o and down.
+    λ rises evenly to `penalty`. Training ends when the units below the tolerance have the parameters that
+    solve.sparsity asks for, or after `steps`. The smallest |s_u| then go, as many as the budget asks. The scales of the
+    others are folded into o and down, as |s|^p with the p from 0 to 1 that is best on one sequence in eight, which
+    training does not see: gates know few sequences, and the penalty pulls at those that stay.
 
     Compensation is left out unless it is asked for: it restores what o and down put out, and gates let go of outputs
     that the loss does not need (docs/d-gating-models.md).
@@ -81,8 +81,4 @@ class DGating:
 
     def strength(self, step: int) -> float:
         """λ of a step, counted from 0."""
-        return self.penalty * min(1.0, 2 * (step + 1) / self.steps)
-
-    def pace(self, step: int) -> float:
-        """Share of its rate that a step is taken at, in (0, 1]."""
-        return min(1.0, 2 * (1 - step / self.steps))
+        return self.penalty * (step + 1) / self.steps

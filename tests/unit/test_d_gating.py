@@ -73,7 +73,7 @@ def solution_weights(model):
 
 def trained_file():
     (path,) = (FOLDER / "gates").glob("*.safetensors")
-    return Trained(path)
+    return Trained(path, read_manifest(SOLUTION)["training"]["power"])
 
 
 @pytest.mark.parametrize("weights", ["frozen", "trained", "lora"])
@@ -143,7 +143,8 @@ def test_the_solution_is_the_trained_model_without_its_units(architecture, weigh
     kept, trained = kept_units(model), seen["model"]
     with torch.no_grad():
         for one, family in zip(trained.units, trained.families, strict=True):
-            family.gates.factors[0] *= kept[one.block][one.kind]
+            family.gates.factors[0] = trained_file().scales(one) * kept[one.block][one.kind]
+            family.gates.factors[1:] = 1
     net, found = load_model(MODEL), solution_weights(model)
     for name, weight in found.items():
         net.get_parameter(name).data = weight
@@ -238,7 +239,12 @@ def test_settings_out_of_range_are_told(settings, told):
 @pytest.mark.parametrize(
     ("settings", "solve", "compute", "told"),
     [
-        ({"batch": 7}, {}, {}, "methods.d_gating.batch: expected at most the 6 calibration.sequences, got 7"),
+        (
+            {"batch": 7},
+            {},
+            {},
+            "methods.d_gating.batch: expected at most the 5 calibration.sequences that are not held out, got 7",
+        ),
         ({}, {}, {"dtype": "float16"}, "compute.dtype: gradients vanish in float16"),
         ({}, {"inputs": "pruned", "units": {"choice": "pruned"}}, {}, "solve.units.choice: d_gating chooses by its"),
         ({"weights": "trained"}, {"units": {"compensation": "weights"}}, {}, "expected auto or none, got weights"),
@@ -366,5 +372,3 @@ def test_settings_are_frozen_and_default_to_those_of_params():
     values = yaml.safe_load(text)["methods"]["d_gating"]
     assert values == methods.settings_of("d_gating")
     assert replace(DGating(), steps=3).strength(2) == DGating().penalty
-    assert DGating().pace(0) == 1
-    assert 0 < DGating().pace(DGating().steps - 1) < 0.1

@@ -10,11 +10,13 @@ import torch
 
 from stages import restart
 from stages.artifacts.manifest import read_json, read_manifest
+from stages.gate_folding import POWERS
+from stages.gate_training import held_out
 from stages.models.load import load_model
 from stages.models.units import units_of
 from stages.params import Compute
 from stages.places import block_file
-from stages.solution import read_rows, read_weights
+from stages.solution import read_rows, read_units, read_weights
 from stages.trained import Trained
 from stages.workspace import open_model
 from tests.unit.structured_solutions import answering
@@ -84,7 +86,7 @@ def test_what_is_told_of_a_training(workspace):
     assert cost["training_steps"] == 6
     assert cost["training_seconds"] > 0
     facts = read_manifest(SOLUTION)
-    assert set(facts["training"]) == {"steps", "at_zero"}
+    assert set(facts["training"]) == {"steps", "at_zero", "power"}
     assert facts["settings"]["d_gating"]["penalty"] == 40.0
     place.run("solve")
     assert "training_steps" not in read_json(Path("metrics/cost/solve.json"))
@@ -107,3 +109,33 @@ def test_bfloat16_checkpoints_keep_their_dtype(workspace):
     linear = model.linears(0)[0]
     assert Trained(path).weight(linear, units_of(model, 0), model).dtype == torch.float32
     assert _weights_of()[linear.tensor].dtype == model.stored
+
+
+def test_the_power_of_the_scales_is_the_best_on_sequences_that_training_did_not_see(workspace):
+    place = workspace("llama", **asked())
+    place.run("extract", "statistics", "solve")
+    found = read_manifest(SOLUTION)["training"]["power"]
+    held = held_out()[1].long()
+    assert len(held) == 1
+    losses = {}
+    for power in POWERS:
+        gates = next((FOLDER / "gates").glob("*.safetensors"))
+        model, masked = open_model(Compute(device="cpu"))[0], load_model(MODEL)
+        for index in range(model.blocks):
+            kinds, kept = units_of(model, index), read_units(SOLUTION / block_file(index))
+            for one in kinds:
+                weight = Trained(gates, power).weight(one.sink, kinds, model).float()
+                weight = weight * one.kept_columns(kept[one.kind])
+                masked.get_parameter(one.sink.tensor).data = one.sink.weight(weight).contiguous()
+        with torch.no_grad():
+            losses[power] = float(masked(input_ids=held, labels=held).loss)
+    assert found == min(losses, key=losses.__getitem__)
+
+
+def test_one_sequence_is_too_few(workspace):
+    place = workspace("llama", **asked(), calibration={"sequences": 1})
+    place.run("extract", "statistics")
+    assert place.fail("solve") == (
+        2,
+        "solve: error: calibration.sequences: training gates holds some out: expected at least 2, got 1",
+    )
