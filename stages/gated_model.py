@@ -73,7 +73,9 @@ def gated_model(model: StreamedModel, settings: DGating, units: Sequence[Units],
     if settings.weights == "lora":
         weights = add_adapters(net, linears, settings.rank, settings.seed)
     elif settings.weights == "trained":
-        weights = [net.get_parameter(linear.tensor).requires_grad_() for linear in linears]
+        weights = [net.get_parameter(linear.tensor) for linear in linears]
+        for weight in weights:
+            weight.requires_grad_()
     families = [_gated(net, one, settings, everything) for one in units]
     return GatedModel(net, units, families, linears, weights)
 
