@@ -123,7 +123,7 @@ def _rule_of(params: Params, linear: Linear) -> tuple[int, Rule]:
 
 def _solver_of(params: Params, rule: Rule) -> Solver:
     method = rule.method or params.solve.method
-    if methods.room_of(method) == "structured":
+    if methods.removes_units(method):
         raise ParameterError(
             f"solve.rules: {method} removes whole heads and channels of all blocks: give it as solve.method, not in a "
             "rule beside layer-wise methods"

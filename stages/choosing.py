@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from stages import methods
@@ -17,17 +18,19 @@ from stages.backward import saliences
 from stages.blocks.contract import Block
 from stages.clock import Clock
 from stages.errors import ParameterError
+from stages.gate_training import train
 from stages.linalg.masks import removed_count
 from stages.models.streamed import StreamedModel
-from stages.models.units import Kind, Units, parameters_of, units_of
+from stages.models.units import Kind, Units, units_of
 from stages.params import Params
 from stages.params.pruning import Solve
 from stages.places import STATISTICS, block_file
 from stages.runner import StageRun, progress
-from stages.structured.contract import UnitScorer
+from stages.structured.contract import UnitMethod, UnitScorer
 from stages.structured.ranking import Ranked, by_budget, keep_best, literal
 from stages.tensorfile import read_tensors, write_tensors
-from stages.unit_problems import statistics_of, unit_problem
+from stages.trained import Trained
+from stages.unit_problems import asked_of, statistics_of, unit_problem
 from stages.workspace import code_of, compute_facts, open_model, read_statistics
 
 ROLES: dict[Kind, str] = {"heads": "attention", "channels": "mlp"}
@@ -36,28 +39,46 @@ Kept = dict[Kind, Tensor]
 """Which units (units,) bool of a block stay, by kind."""
 
 
-def scorer_of(params: Params) -> UnitScorer:
+def method_of(params: Params) -> UnitMethod:
     """The structured method of the parameters, with its settings."""
-    scorer: UnitScorer = methods.load(params.solve.method, params.methods.get(params.solve.method, {}))
-    return scorer
+    method: UnitMethod = methods.load(params.solve.method, params.methods.get(params.solve.method, {}))
+    return method
 
 
-def choose(run: StageRun, model: StreamedModel, identity: str, statistics: Mapping[str, Any]) -> list[Kept]:
+def trained(run: StageRun, model: StreamedModel, identity: str) -> Trained | None:
+    """The gates of the model's units, trained now or found; None where the method scores units without training."""
+    if methods.room_of(run.params.solve.method) != "gating":
+        return None
+    check_rules(run.params.solve)
+    kinds = [one for index in range(model.blocks) for one in units_of(model, index)]
+    nothing = [torch.zeros(one.count) for one in kinds]
+    places = [_place(run.params.solve, one, scores) for one, scores in zip(kinds, nothing, strict=True)]
+    return train(run, model, identity, kinds, [place.kept != len(place.scores) for place in places])
+
+
+def choose(
+    run: StageRun, model: StreamedModel, identity: str, statistics: Mapping[str, Any], gates: Trained | None = None
+) -> list[Kept]:
     """The units of every block that stay; `statistics` is the manifest of the dense model's.
+
+    gates: whose sizes are the scores, of a method that trains them.
 
     Raises ParameterError where the budget or a rule cannot be met, ArchitectureError where units cannot be told.
     """
     blocks = [units_of(model, index) for index in range(model.blocks)]
     check_rules(run.params.solve)
-    _check_units(run.params.solve, scorer_of(run.params))
-    scores = _scores(run, model, identity, statistics)
+    _check_units(run.params.solve, method_of(run.params))
+    if gates is None:
+        scores = _scores(run, model, identity, statistics)
+    else:
+        scores = [{one.kind: gates.sizes(one) for one in kinds} for kinds in blocks]
     places = [
         _place(run.params.solve, units, scores[index][units.kind])
         for index, kinds in enumerate(blocks)
         for units in kinds
     ]
     units = [one for kinds in blocks for one in kinds]
-    chosen = iter(_ranked(run.params.solve, scorer_of(run.params), units, places))
+    chosen = iter(_ranked(run.params.solve, method_of(run.params), units, places))
     return [{one.kind: next(chosen) for one in kinds} for kinds in blocks]
 
 
@@ -85,7 +106,7 @@ def check_rules(settings: Solve) -> None:
             )
 
 
-def _check_units(settings: Solve, scorer: UnitScorer) -> None:
+def _check_units(settings: Solve, scorer: UnitMethod) -> None:
     """Raise ParameterError where solve.units asks for two things that do not go together."""
     asked, method = settings.units, settings.method
     if asked.ranking == "literal":
@@ -125,12 +146,12 @@ def _place(settings: Solve, units: Units, scores: Tensor) -> Ranked:
     return Ranked(scores, units.parameters, None, multiple)
 
 
-def _ranked(settings: Solve, scorer: UnitScorer, units: Sequence[Units], places: Sequence[Ranked]) -> list[Tensor]:
-    allocation = scorer.allocation if settings.units.allocation == "auto" else settings.units.allocation
+def _ranked(settings: Solve, method: UnitMethod, units: Sequence[Units], places: Sequence[Ranked]) -> list[Tensor]:
+    allocation = method.allocation if settings.units.allocation == "auto" else settings.units.allocation
     if settings.units.ranking == "literal":
         factors = [4 * one.columns.shape[1] / 3 if one.kind == "heads" else 1.0 for one in units]
         return literal(places, settings.sparsity, factors)
-    removed = math.ceil(settings.sparsity * parameters_of(units))
+    removed = asked_of(units, settings.sparsity)
     if allocation == "global":
         return by_budget(places, removed)
     return _uniform(settings, units, places, removed)
@@ -178,8 +199,8 @@ def _scores(
     run: StageRun, model: StreamedModel, identity: str, statistics: Mapping[str, Any]
 ) -> list[dict[str, Tensor]]:
     """Scores of every block's units by kind, made or restored from the block store."""
-    method, scorer = run.params.solve.method, scorer_of(run.params)
-    walks_back = bool(scorer.needs - {"coupled"})
+    method = run.params.solve.method
+    walks_back = bool(method_of(run.params).needs - {"coupled"})
     left = saliences(run, model, identity) if walks_back else [None] * model.blocks
     facts = {
         "model": identity,
@@ -202,7 +223,7 @@ def _write_scores(
 ) -> dict[str, float]:
     model, _ = open_model(params.compute)
     found = read_statistics(verified(STATISTICS, block_file(index), statistics), model.device)
-    scorer, clock, scores = scorer_of(params), Clock(), dict[str, Tensor]()
+    scorer, clock, scores = cast(UnitScorer, method_of(params)), Clock(), dict[str, Tensor]()
     for units in units_of(model, index):
         problem = unit_problem(model, units, statistics_of(units.sink.name, found), scorer.needs, backward)
         with clock.timing("solver", model.device):

@@ -31,3 +31,7 @@ class NotPositiveDefiniteError(SecateurError):
 
 class ArchitectureError(SecateurError):
     """A model whose blocks or linears could not be found by their structure."""
+
+
+class GatingError(SecateurError):
+    """Parameter groups that cannot be gated as asked, or an optimiser that would not train them as the theory needs."""

@@ -13,23 +13,26 @@ from pydantic import TypeAdapter, ValidationError
 
 from stages.errors import ParameterError
 
-Room = Literal["solvers", "attention", "structured", "rotations"]
+Room = Literal["solvers", "attention", "structured", "gating", "rotations"]
 SHARED: dict[Room, frozenset[str]] = {
     "solvers": frozenset({"__init__", "contract"}),
     "attention": frozenset({"__init__", "contract", "matrix", "fused"}),
     "structured": frozenset({"__init__", "contract", "ranking", "taylor"}),
+    "gating": frozenset({"__init__", "baselines", "gate", "gates", "gating", "groups", "inputs", "slices"}),
     "rotations": frozenset({"__init__"}),
 }
-"""Rooms of methods: layer-wise, of the attention matrix, of whole units, of the hidden width. The files there that are
-none."""
+"""Rooms of methods: layer-wise, of the attention matrix, of whole units by scores and by trained gates, of the hidden
+width. The files there that are none."""
 
 TITLES: dict[Room, str] = {
     "solvers": "Weights of linears (solve.method, or a rule's):",
     "attention": "The attention matrix, by the weights of q and k (a rule's for attention.q and attention.k):",
     "structured": "Whole heads and channels (solve.method; solve.units, assemble.layout):",
+    "gating": "Whole heads and channels, by gates that are trained (solve.method; solve.units, assemble.layout):",
     "rotations": "The width of the hidden states (solve.method):",
 }
 """What the methods of each room prune, and where they are named."""
+UNIT_ROOMS: frozenset[Room] = frozenset({"structured", "gating"})
 
 
 @cache
@@ -48,6 +51,11 @@ def room_of(name: str) -> Room:
     raise ParameterError(f"unknown method {name!r}: expected one of {', '.join(names())}")
 
 
+def removes_units(name: str) -> bool:
+    """Whether a method removes whole heads and channels; raises ParameterError if there is no such file."""
+    return room_of(name) in UNIT_ROOMS
+
+
 def class_of(name: str) -> Any:
     """The dataclass that the method's file defines; raises ParameterError if there is no such file."""
     module = importlib.import_module(f"stages.{room_of(name)}.{name}")
@@ -62,7 +70,7 @@ def class_of(name: str) -> Any:
 
 
 def load(name: str, settings: Mapping[str, Any] | None = None) -> Any:
-    """The method with these settings, a LinearSolver, an AttentionSolver or a UnitScorer.
+    """The method with these settings, a LinearSolver, an AttentionSolver, a UnitScorer or a UnitMethod.
 
     Raises ParameterError that names the setting which is wrong.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -14,10 +15,11 @@ from stages.attending import Attending
 from stages.clock import Clock
 from stages.linalg.masks import pack
 from stages.models.streamed import StreamedModel
-from stages.models.units import Kind
+from stages.models.units import Kind, units_of
 from stages.params.pruning import Solve
 from stages.solving import BlockSolver
-from stages.structured.contract import UnitScorer
+from stages.structured.contract import UnitMethod
+from stages.trained import Trained
 from stages.unit_solving import UnitSolver
 
 
@@ -64,7 +66,7 @@ class UnitPlan:
     """Heads and channels; kept: (units,) bool by kind."""
 
     method: str
-    scorer: UnitScorer
+    scorer: UnitMethod
     own: Mapping[str, Any]
     kept: Mapping[Kind, Tensor]
     corrects: bool
@@ -86,11 +88,48 @@ class UnitPlan:
 
     def code(self) -> set[str]:
         """Source files under stages/ of the methods in use."""
-        return {"unit_solving.py", "unit_problems.py", "structured/contract.py", f"structured/{self.method}.py"}
+        own = f"{methods.room_of(self.method)}/{self.method}.py"
+        return {"unit_solving.py", "unit_problems.py", "structured/contract.py", own}
 
     def solver(self, model: StreamedModel, settings: Solve, clock: Clock, attending: Attending | None) -> UnitSolver:
         """Who solves the block."""
         return UnitSolver(model, self.method, self.scorer, self.kept, settings, clock)
 
 
-Plan = LinearPlan | UnitPlan
+@dataclass(frozen=True)
+class TrainedPlan:
+    """Heads and channels, where other weights than the dense ones stay: trained ones, scaled by their units' gates."""
+
+    index: int
+    method: str
+    scorer: UnitMethod
+    own: Mapping[str, Any]
+    kept: Mapping[Kind, Tensor]
+    trained: Trained
+    corrects: bool = False
+    joint: bool = False
+    leaves_dense: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """What the solution follows from, as JSON."""
+        return {**self._units.facts(), "trained": [self.trained.key, self.trained.power]}
+
+    def settings(self) -> dict[str, Any]:
+        """Settings of each method in use, as JSON."""
+        return self._units.settings()
+
+    def code(self) -> set[str]:
+        """Source files under stages/ of the methods in use."""
+        return self._units.code() | {"trained.py"}
+
+    def solver(self, model: StreamedModel, settings: Solve, clock: Clock, attending: Attending | None) -> UnitSolver:
+        """Who solves the block."""
+        weight = partial(self.trained.weight, kinds=units_of(model, self.index), model=model)
+        return UnitSolver(model, self.method, self.scorer, self.kept, settings, clock, weight)
+
+    @property
+    def _units(self) -> UnitPlan:
+        return UnitPlan(self.method, self.scorer, self.own, self.kept, self.corrects)
+
+
+Plan = LinearPlan | UnitPlan | TrainedPlan

@@ -25,18 +25,20 @@ from stages.artifacts.store import key_of, trim
 from stages.assignment import assign
 from stages.attending import Attending
 from stages.blocks.contract import Block
-from stages.choosing import choose, scorer_of
+from stages.choosing import choose, method_of, trained
 from stages.clock import Clock
 from stages.entering import Entering
 from stages.errors import ParameterError
+from stages.gate_folding import folded
 from stages.models.compute import DTYPES
 from stages.models.streamed import StreamedModel
 from stages.params import Params
 from stages.places import SOLUTION, STATISTICS, block_file
-from stages.planning import LinearPlan, Plan, UnitPlan
+from stages.planning import LinearPlan, Plan, TrainedPlan, UnitPlan
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.slicing import solve_sliced
 from stages.solution import read_rows, write_block
+from stages.trained import Trained
 from stages.visit import BlockVisit, Stream
 from stages.walk import InputStatistics, collect
 from stages.workspace import code_of, compute_facts, open_model, read_statistics, same_model
@@ -75,6 +77,7 @@ class _Walk:
         self.model, self.identity = open_model(run.params.compute)
         self.dense = read_manifest(STATISTICS)
         same_model(self.dense, self.identity, STATISTICS)
+        self.gates: Trained | None = None
         self.plans = self._plans()
         self.entering = Entering(self.model, run.params.compute.chunk)
         self._check_held_out()
@@ -129,19 +132,24 @@ class _Walk:
             "solve": self.params.solve.model_dump(mode="json"),
             "settings": used,
             "compute": compute_facts(self.model.device, self.model.dtype, self.params.compute.chunk),
+            **({} if self.gates is None else {"training": self.gates.facts}),
         }
 
     def _plans(self) -> list[Plan]:
         """What is to be done to each block."""
         settings, blocks = self.params.solve, range(self.model.blocks)
-        if methods.room_of(settings.method) != "structured":
+        if not methods.removes_units(settings.method):
             found = allocate(assign(self.params, self.model), settings, self.model, self._stored)
             return [LinearPlan({one.name: found[one.name] for one in self.model.linears(index)}) for index in blocks]
-        scorer, own = scorer_of(self.params), self.params.methods.get(settings.method, {})
-        how = scorer.compensation if settings.units.compensation == "auto" else settings.units.compensation
+        method, own = method_of(self.params), self.params.methods.get(settings.method, {})
+        how = method.compensation if settings.units.compensation == "auto" else settings.units.compensation
         corrects = settings.corrects(how in ("weights", "affine"))
-        kept = choose(self.run, self.model, self.identity, self.dense)
-        return [UnitPlan(settings.method, scorer, own, kept[index], corrects) for index in blocks]
+        self.gates = gates = trained(self.run, self.model, self.identity)
+        kept = choose(self.run, self.model, self.identity, self.dense, gates)
+        if gates is not None and (gates.weights or how == "none"):
+            self.gates = gates = folded(self.run, self.model, gates, kept)
+            return [TrainedPlan(index, settings.method, method, own, kept[index], gates) for index in blocks]
+        return [UnitPlan(settings.method, method, own, kept[index], corrects) for index in blocks]
 
     def _stored(self, index: int) -> list[InputStatistics]:
         return read_statistics(verified(STATISTICS, block_file(index), self.dense), self.model.device)

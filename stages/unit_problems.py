@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from stages.errors import NotFiniteError
 from stages.models.streamed import StreamedModel
-from stages.models.units import Units
+from stages.models.units import Units, parameters_of
 from stages.structured.contract import Need, UnitProblem
 from stages.tensorfile import read_tensors
 from stages.walk import InputStatistics
@@ -53,6 +54,11 @@ def unit_problem(
 def statistics_of(sink: str, found: Sequence[InputStatistics]) -> InputStatistics:
     """Those of a linear's inputs."""
     return next(one for one in found if sink in one.linears)
+
+
+def asked_of(units: Sequence[Units], sparsity: float) -> int:
+    """How many of all units' parameters are to go."""
+    return math.ceil(sparsity * parameters_of(units))
 
 
 def _coupled(model: StreamedModel, units: Units, dense: Tensor) -> Tensor:

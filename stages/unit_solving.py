@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from stages.models.structure import Linear
 from stages.models.units import Kind, Units, units_of
 from stages.params.pruning import Solve
 from stages.solution import BlockSolution
-from stages.structured.contract import UnitScorer
+from stages.structured.contract import UnitMethod, UnitScorer
 from stages.structured.ranking import keep_best
 from stages.unit_problems import unit_problem
 from stages.walk import InputStatistics
@@ -43,14 +44,16 @@ class UnitSolver:
     """Solves a block whose number of units is settled; see BlockSolver for linears.
 
     kept: (units,) bool by kind; with `solve.units.choice: pruned` as many are chosen anew.
+    trained: gives the weight (d_out, d_in) of a linear that stands in the place of the dense one, if any does.
     """
 
     model: StreamedModel
     method: str
-    scorer: UnitScorer
+    scorer: UnitMethod
     kept: Mapping[Kind, Tensor]
     settings: Solve
     clock: Clock
+    trained: Callable[[Linear], Tensor] | None = None
 
     def solve_all(self, index: int, statistics: Iterable[InputStatistics], put: bool = False) -> BlockSolution:
         """Solve block `index`, input after input; see BlockSolver.solve_all."""
@@ -92,6 +95,9 @@ class UnitSolver:
         """Dense weights of linears that share an input, what they are to be nearest to, and by what that differs."""
         rows = tuple(linear.shape[0] for linear in linears)
         dense = torch.cat([self.model.stored_weight(linear).to(statistics.gram) for linear in linears])
+        if self.trained is not None:
+            target = torch.cat([self.trained(linear).to(statistics.gram) for linear in linears])
+            return dense.split(rows), target.split(rows), (Correction(),) * len(rows)
         wanted = self.settings.units.corrected == "all" or all(linear.name in sinks for linear in linears)
         if statistics.shortfalls is None or not wanted:
             return dense.split(rows), dense.split(rows), (Correction(),) * len(rows)
@@ -104,7 +110,8 @@ class UnitSolver:
         keep = self.kept[units.kind]
         if self.settings.units.choice == "dense" or bool(keep.all()):
             return keep
-        return keep_best(self.scorer(unit_problem(self.model, units, statistics, self.scorer.needs)), int(keep.sum()))
+        scorer = cast(UnitScorer, self.scorer)
+        return keep_best(scorer(unit_problem(self.model, units, statistics, scorer.needs)), int(keep.sum()))
 
     def _sink(
         self, units: Units, keep: Tensor, dense: Tensor, target: Tensor, correction: Correction, one: InputStatistics
@@ -126,7 +133,7 @@ class UnitSolver:
         weight, bias = weight.to(self.model.stored), None
         if how in ("bias", "affine") and not bool(columns.all()):
             bias = ((target - weight.to(target)) @ one.mean).to(self.model.stored)
-        changed = found is not None or correction.strength != 0
+        changed = found is not None or correction.strength != 0 or self.trained is not None
         error = _error(weight.to(target), bias, dense, one)
         full = columns.expand(dense.shape).cpu()
         stored = None if bias is None else self.model.stored_bias(units.sink) + bias.cpu()
@@ -136,7 +143,8 @@ class UnitSolver:
         weight = target.to(self.model.stored)
         keep = torch.ones(dense.shape, dtype=torch.bool)
         error = _error(weight.to(target), None, dense, one)
-        return _Solved(weight, keep, correction.strength != 0, error, correction)
+        changed = not torch.equal(weight, dense.to(weight.dtype))
+        return _Solved(weight, keep, changed, error, correction)
 
     def _put(self, linear: Linear, solved: _Solved) -> None:
         self.model.put(linear, solved.weight)

@@ -40,7 +40,7 @@ Allocation = Literal["global", "uniform"]
 Compensation = Literal["weights", "bias", "affine", "none"]
 
 
-class UnitScorer(Protocol):
+class UnitMethod(Protocol):
     """A method: a frozen dataclass of its settings.
 
     paper:        where it comes from, in one line.
@@ -57,6 +57,10 @@ class UnitScorer(Protocol):
     def needs(self) -> frozenset[Need]:
         """What of a problem it asks for."""
         ...
+
+
+class UnitScorer(UnitMethod, Protocol):
+    """A method that scores the units of one place from what is known of the linear that reads them."""
 
     def __call__(self, problem: UnitProblem) -> Tensor:
         """Scores (units,), higher for those more worth keeping; comparable between blocks, and per parameter.

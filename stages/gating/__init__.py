@@ -1,0 +1,1 @@
+"""D-gating: group sparsity by any optimiser, of any slices of any module's parameters; its two baselines."""

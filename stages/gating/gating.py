@@ -1,0 +1,156 @@
+"""What a gated module is asked: its penalty, norms and balance, the optimiser's parameters, the plain module."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.optim import Optimizer
+
+from stages.errors import GatingError
+from stages.gating.gates import Gates
+from stages.gating.groups import Groups
+
+
+@dataclass(frozen=True, eq=False)
+class GatedFamily:
+    """A family of groups with its gates γ (D - 1, count), and the v of its slices."""
+
+    groups: Groups
+    gates: Gates
+    originals: tuple[nn.Parameter, ...]
+
+    @torch.no_grad()
+    def sizes(self) -> Tensor:
+        """‖v_h‖, then |γ_{h,1}| ... |γ_{h,D-1}|: (D, count), float64. Their product is ‖w_h‖."""
+        norms = self.groups.norms(self.originals, torch.float64)
+        return torch.cat((norms[None], self.gates.factors.to(norms).abs()))
+
+
+@dataclass(frozen=True, eq=False)
+class Gating:
+    """A module whose groups are D-gated; made by `gate`.
+
+    One entry a family in everything below, in the order the families were given.
+    """
+
+    model: nn.Module
+    depth: int
+    families: tuple[GatedFamily, ...]
+
+    def penalty(self, strength: float) -> Tensor:
+        """λ/D (‖v‖² + Σ_d ‖γ_d‖²) with λ = strength (eq. 4 and 5): a scalar to add to the loss, smooth everywhere."""
+        total: Tensor | float = 0.0
+        for family in self.families:
+            norms = [
+                one.norm(v, family.groups.count) for one, v in zip(family.groups.slices, family.originals, strict=True)
+            ]
+            for norm in (*norms, torch.linalg.vector_norm(family.gates.factors)):
+                total = norm.square() + total
+        return total * (strength / self.depth)  # type: ignore[return-value]
+
+    def equivalent(self, strength: float) -> Tensor:
+        """λ Σ_h ‖w_h‖^(2/D) (eq. 1): at most `penalty`, and equal where all is balanced (Lemma A.1). Float64."""
+        return strength * torch.stack([norms.pow(2 / self.depth).sum() for norms in self.norms()]).sum()
+
+    def norms(self) -> list[Tensor]:
+        """‖w_h‖ = ‖v_h‖ ∏_d |γ_{h,d}|, (count,), float64: numbers that float32 weights would round to 0 are told."""
+        return [family.sizes().prod(0) for family in self.families]
+
+    def imbalance(self) -> list[Tensor]:
+        """How far ‖v_h‖, |γ_{h,1}|, ... are apart, (count,), over the largest of the family; 0 at every minimum."""
+        sizes = [family.sizes() for family in self.families]
+        return [(size.amax(0) - size.amin(0)) / size.max().clamp_min(torch.finfo(size.dtype).tiny) for size in sizes]
+
+    @torch.no_grad()
+    def rebalance(self) -> None:
+        """Move every group to its balanced factors, ‖v_h‖ = |γ_{h,d}| = ‖w_h‖^(1/D), where the penalty is least.
+
+        w stays as it is but for rounding. A group at zero stays there for good: its gradient is then zero too.
+        """
+        for family in self.families:
+            sizes = family.sizes()
+            even = sizes.prod(0).pow(1 / self.depth)
+            share = torch.where(sizes[0] > 0, even / sizes[0], 0.0)
+            for one, v in zip(family.groups.slices, family.originals, strict=True):
+                v.mul_(one.spread(share.to(v), v.shape))
+            factors = family.gates.factors
+            factors.copy_(torch.where(factors < 0, -even, even))
+
+    def parameter_groups(self, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        """For any optimiser: what is gated without weight decay, since `penalty` is one, and the others with it."""
+        ours = {id(one) for one in self._gated()}
+        others = [one for one in self.model.parameters() if id(one) not in ours]
+        gated = {"params": self._gated(), "weight_decay": 0.0}
+        return [{"params": others, "weight_decay": weight_decay}, gated] if others else [gated]
+
+    def check(self, optimizer: Optimizer) -> None:
+        """Raises GatingError for an optimiser that decays what is gated a second time, or does not train a gate."""
+        names = {id(one): name for name, one in self.model.named_parameters()}
+        decay = {
+            id(one): float(group.get("weight_decay", 0.0))
+            for group in optimizer.param_groups
+            for one in group["params"]
+        }
+        for one in self._gated():
+            name = names.get(id(one), "a gated parameter")
+            if decay.get(id(one)):
+                raise GatingError(
+                    f"{name}: expected weight_decay 0 for what is gated, got {decay[id(one)]:g}: the gating penalty "
+                    "is its weight decay; make the optimiser of gating.parameter_groups(weight_decay=...)"
+                )
+            if one.requires_grad and id(one) not in decay:
+                raise GatingError(
+                    f"{name}: the optimiser does not have it, so that it would never change: make the optimiser of "
+                    "gating.parameter_groups() after gating, or set requires_grad=False"
+                )
+
+    @torch.no_grad()
+    def collapse(self, tolerance: float = 1e-6, floor: float = 0.0) -> list[Tensor]:
+        """Take the gates out: the plain module with w = v ▷ γ, and exact zeros (never -0.0) where a group is gone.
+
+        tolerance: a group is gone at ‖w_h‖ <= tolerance times the largest of its family.
+        floor:     or at ‖w_h‖ <= floor, whatever the largest.
+
+        Gives keep, (count,) bool, True for groups that stay. The parameters are the same objects as ever, and what
+        the module computes changes by no more than the groups that are gone.
+        Raises GatingError for a tolerance outside [0, 1), norms that are not finite, a second collapse.
+        """
+        if not (0 <= tolerance < 1 and 0 <= floor < math.inf):
+            raise GatingError(
+                f"expected 0 <= tolerance < 1 and floor >= 0, got tolerance {tolerance} and floor {floor}"
+            )
+        keeps = [self._kept(number, norms, tolerance, floor) for number, norms in enumerate(self.norms())]
+        names = {one.parameter for family in self.families for one in family.groups.slices}
+        places = [
+            (self.model.get_submodule(path), name) for path, _, name in (one.rpartition(".") for one in sorted(names))
+        ]
+        for (module, name), full in zip(places, sorted(names), strict=True):
+            if not parametrize.is_parametrized(module, name):
+                raise GatingError(f"{full}: its gates are gone already: collapse once, then gate it again")
+        for family, keep in zip(self.families, keeps, strict=True):
+            product = family.gates.product()
+            for one, v in zip(family.groups.slices, family.originals, strict=True):
+                v.mul_(one.spread(product.to(v), v.shape)).masked_fill_(~one.spread(keep.to(v.device), v.shape), 0.0)
+                v.add_(0.0)  # turns -0.0 into 0.0
+        for module, name in places:
+            parametrize.remove_parametrizations(module, name, leave_parametrized=False)
+        return keeps
+
+    def _kept(self, number: int, norms: Tensor, tolerance: float, floor: float) -> Tensor:
+        if not bool(torch.isfinite(norms).all()):
+            first = self.families[number].groups.slices[0].parameter
+            raise GatingError(
+                f"groups of {first}: a norm is not finite, training has diverged: lower the learning rate, or go "
+                "back to a checkpoint before it"
+            )
+        return norms > max(tolerance * float(norms.max()), floor)
+
+    def _gated(self) -> list[nn.Parameter]:
+        """All v and all gates, each once (two families may lie in one parameter)."""
+        every = [one for family in self.families for one in (*family.originals, family.gates.factors)]
+        return list({id(one): one for one in every}.values())
