@@ -102,7 +102,7 @@ def described() -> str:
         for name in names(room):
             kind, settings = class_of(name), settings_of(name)
             told = [", ".join(f"{key}={value}" for key, value in settings.items())] if settings else []
-            if room == "structured":
+            if room in UNIT_ROOMS:
                 told = [f"allocation {kind.allocation}, compensation {kind.compensation}", *told]
             elif room != "rotations":
                 told = [f"scope {' or '.join(kind.scopes)}", *told]
