@@ -11,8 +11,9 @@ import torch
 
 from stages.errors import NotPositiveDefiniteError, ParameterError
 from stages.kernels import penalty_cpu
+from stages.linalg.inverse import LEAF
 from stages.linalg.masks import keep_largest, satisfies_groups
-from stages.linalg.penalty import LEAF, mirror, mirror_plain, response, settle, settle_plain
+from stages.linalg.penalty import mirror, mirror_plain, response, settle, settle_plain
 from stages.linalg.refit import exact_refit
 from stages.linalg.unit import unit_diagonal
 from stages.solvers.admm import Admm, eased
