@@ -1,6 +1,6 @@
 """What D-gating adds to a training step, in time and memory.
 
-    python benchmarks/gating.py [--texts 4 8 32] [--repeats 15] [--width 768] [--heads 12]
+    python benchmarks/gating.py [--models paper block] [--texts 4 8 32] [--repeats 15] [--width 768] [--heads 12]
 
 Steps of SGD with momentum 0.9 on texts of 128 tokens, float32, one thread: `paper` is an embedding, multi-head
 attention with its heads as groups, the mean and a linear; `block` is a transformer block with heads and channels as
@@ -38,7 +38,7 @@ KINDS = {
     "gated": "gated, the penalty in the loss",
     "naive": "no gates, λ Σ ‖w_h‖ in the loss",
 }
-MODELS, LENGTH, VOCABULARY = ("paper", "block"), 128, 30522
+MODELS, LENGTH, VOCABULARY = ("paper", "block"), 128, 4096
 
 
 class Paper(nn.Module):
@@ -76,6 +76,7 @@ def families(model: nn.Module, heads: int) -> list[Groups]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", choices=MODELS, nargs="+", default=MODELS)
     parser.add_argument("--texts", type=int, nargs="+", default=[4, 8, 32])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--width", type=int, default=768)
@@ -86,7 +87,7 @@ def main() -> None:
     if options.peak:
         print(peak(*options.peak, options))
         return
-    for name in MODELS:
+    for name in options.models:
         print(table(name, options), flush=True)
 
 

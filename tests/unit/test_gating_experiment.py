@@ -1,20 +1,27 @@
-"""The model of experiments/d_gating is the paper's, whatever it saves on the way."""
+"""experiments/d_gating: its model is the paper's whatever it saves on the way, its table tells what the runs did."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
 
+import datasets
+import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from torch import nn
 
+from stages.errors import SourceError
 from stages.gating.gate import gate
+from stages.sources.documents import Document
 
-MODEL = Path(__file__).parents[2] / "experiments/d_gating/model.py"
+FOLDER = Path(__file__).parents[2] / "experiments/d_gating"
 
 
-def experiment():
-    spec = importlib.util.spec_from_file_location("d_gating_model", MODEL)
+def experiment(name="model"):
+    spec = importlib.util.spec_from_file_location(f"d_gating_{name}", FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -55,3 +62,47 @@ def test_a_head_whose_gate_is_zero_has_no_part_in_the_logits():
     for linear in (model.q, model.k, model.v):
         assert not linear.weight[4:8].any()
     assert not model.o.weight[:, 4:8].any()
+
+
+def test_texts_are_distinct_tokens_and_their_counts():
+    tokenizer = Tokenizer(WordLevel({"a": 1, "b": 2, "c": 3, "?": 0}, unk_token="?"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokens, counts = experiment("texts").counted(tokenizer, ["c a c", "b"], length=4)
+    assert tokens.tolist() == [[1, 3, 0, 0], [2, 0, 0, 0]]
+    assert counts.tolist() == [[1.0, 2.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]
+
+
+def test_labels_stay_apart_or_are_one_topic_against_the_others():
+    label_of = experiment("texts").label_of
+    assert label_of(Document("", "tech"), {"positive": []}) == "tech"
+    assert [label_of(Document("", one), {"positive": ["tech"]}) for one in ("tech", "sports")] == ["in", "out"]
+
+
+def test_reviews_that_do_not_come_are_told_in_one_line(monkeypatch):
+    def unreachable(*_, **__):
+        raise ConnectionError("no route\nand more")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    wanted = {"id": "stanfordnlp/imdb", "config": "plain_text", "revision": "main", "train": 2, "test": 2}
+    with pytest.raises(SourceError, match=r"^texts\.source: stanfordnlp/imdb did not come .*no route\): .*bbc") as told:
+        experiment("texts").imdb({"imdb": wanted, "seed": 0})
+    assert "\n" not in str(told.value)
+
+
+def test_the_table_counts_heads_at_the_last_epoch_and_tells_the_claim():
+    figure = experiment("figure")
+    base = {"depth": "2", "strength": "0.015", "epochs": "2", "loss": "0.1", "cpu_seconds": "3"}
+    norms = {"gated": ["1", "1e-6", "1e-9", "1e-7"], "naive": ["1", "0.5", "0.01", "0.02"]}
+    rows = [
+        {
+            **base, "method": method, "seed": str(seed), "epoch": str(epoch),
+            "accuracy": "0.90" if method == "gated" else "0.91",
+            **{f"head_{at}": norm if epoch == 2 else "1" for at, norm in enumerate(norms[method])},
+        }
+        for method in norms for seed in (0, 1) for epoch in (1, 2)
+    ]  # fmt: skip
+    text = figure.summary([figure.read(row) for row in rows])
+    assert "| 0.015 | gated | 2 | 2 | 90.0% (90.0% to 90.0%) | 0.100 (0.100 to 0.100) | 1.0 (1.0 to 1.0) |" in text
+    assert "below 1e-06 of the largest head 75% (75% to 75%)" in text
+    assert "smallest head 1.0e-02 (1.0e-02 to 1.0e-02) of its largest" in text
+    assert "accuracy -1.0 points" in text
