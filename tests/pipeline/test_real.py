@@ -19,6 +19,7 @@ from stages.artifacts.manifest import sha256_of
 
 pytestmark = pytest.mark.pipeline
 FROM_SOLVE = ["solve", "assemble", "compare_attention", "measure_speed", "evaluate", "report"]
+"""What follows from solve; stages that do not need each other run in an order of DVC's."""
 
 
 def metrics(project, which):
@@ -75,7 +76,7 @@ def test_settings_of_a_method_that_is_not_in_use_rerun_nothing(project):
 def test_a_changed_sparsity_reruns_from_solve_and_the_old_result_is_restored(project):
     before, pruned = bytes_of(project, "pruned"), metrics(project, "pruned")
     project.change(solve={"sparsity": 0.3})
-    assert project.repro() == FROM_SOLVE
+    assert sorted(project.repro()) == sorted(FROM_SOLVE)
     assert metrics(project, "pruned")["perplexity"]["value"] < pruned["perplexity"]["value"]
     assert "0.3" in project.sh("dvc", "params", "diff")
     assert "perplexity" in project.sh("dvc", "metrics", "diff")
@@ -127,7 +128,7 @@ def clear_store(project):
 
 def test_an_experiment_with_other_calibration_and_method_reruns_from_extract(project):
     ran = project.repro("-S", "solve.method=wanda", "-S", "calibration.sequences=4", command="exp run")
-    assert ran == ["extract", "statistics", *FROM_SOLVE]
+    assert sorted(ran) == sorted(["extract", "statistics", *FROM_SOLVE])
     assert "fetch" not in ran
     assert "evaluate_dense" not in ran
     assert yaml.safe_load((project.folder / "params.yaml").read_text())["solve"]["method"] == "wanda"
