@@ -2,6 +2,7 @@
 SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
+JOBS ?= 2
 export DVC_NO_ANALYTICS = 1
 export DO_NOT_TRACK = 1
 export PREFECT_SERVER_ANALYTICS_ENABLED = false
@@ -23,8 +24,8 @@ install: .venv/installed ## make .venv with the pinned packages
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
-test: install ## all tests, the real pipeline among them
-	$(BIN)/python -m pytest
+test: install ## all tests, the real pipeline among them, in JOBS processes
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 check: install ## lint, format, types, import rules
 	$(BIN)/ruff check .

@@ -101,8 +101,9 @@ def claim(last: list[Row], strength: float) -> str:
 
 
 def draw(rows: list[Row]) -> None:
-    """Accuracy by epoch for every λ; quantiles of the heads' norms at the largest λ, for gated and for naive."""
+    """Accuracy by epoch for every λ; quantiles of the heads' norms at the λ with most runs, for gated and for naive."""
     strengths = sorted({row["strength"] for row in rows})
+    shown = max(strengths, key=lambda strength: len(chosen(rows, strength=strength)))
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "d-gating", "font.size": 9}):
         figure = Figure(figsize=(12, 4.2), layout="constrained")
         left, *right = figure.subplots(1, 3)
@@ -122,7 +123,7 @@ def draw(rows: list[Row]) -> None:
         left.set_ylabel("test accuracy")
         left.set_ylim(bottom=0.7)
         for place, method in zip(right, ("gated", "naive"), strict=True):
-            ours = chosen(rows, method=method, strength=strengths[-1])
+            ours = chosen(rows, method=method, strength=shown)
             for shade, (name, quantile) in enumerate(QUANTILES.items()):
                 colour = matplotlib.colormaps["viridis"](shade / len(QUANTILES))
                 _line(
@@ -133,7 +134,7 @@ def draw(rows: list[Row]) -> None:
                     "-",
                     name,
                 )
-            place.set_title(f"{method}, λ = {strengths[-1]:g}")
+            place.set_title(f"{method}, λ = {shown:g}")
             place.set_yscale("log")
             place.set_ylabel("norm of a head")
         right[1].sharey(right[0])

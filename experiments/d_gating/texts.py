@@ -1,7 +1,7 @@
 """Labelled texts as BERT's tokens: BBC articles from a wheel, or IMDb's reviews from the hub.
 
-Writes data/texts.safetensors; run in this folder. A text is its first tokens, [CLS] and [SEP] among them, as the
-distinct ones and how often each stands there; 0 times is padding.
+Writes data/texts.safetensors; run in this folder. A text is cut into pieces of so many tokens, [CLS] and [SEP] among
+them; a piece is its distinct tokens and how often each stands there; 0 times is padding.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ def main() -> None:
         )
     tensors = {}
     for part, documents in parts.items():
-        tokens, counts = counted(tokenizer, [document.text for document in documents], settings["length"])
-        labels = torch.tensor([topics.index(label) for label in labelled[part]])
+        texts, of = pieces(tokenizer, [document.text for document in documents], settings["pieces"])
+        tokens, counts = counted(texts, settings["length"])
+        labels = torch.tensor([topics.index(labelled[part][number]) for number in of])
         tensors |= {f"{part}.tokens": tokens, f"{part}.counts": counts, f"{part}.labels": labels}
-        print(f"{part}: {len(documents)} texts, {float((counts > 0).sum(1).float().mean()):.0f} distinct tokens each")
+        distinct = float((counts > 0).sum(1).float().mean())
+        print(f"{part}: {len(texts)} pieces of {len(documents)} texts, {distinct:.0f} distinct tokens each")
     TEXTS.parent.mkdir(exist_ok=True)
     facts = {"topics": json.dumps(topics), "vocabulary": str(tokenizer.get_vocab_size())}
     save_file(tensors, TEXTS, metadata=facts)
@@ -99,11 +101,25 @@ def label_of(document: Document, settings: Settings) -> str:
     return label if not positive else ("in" if label in positive else "out")
 
 
-def counted(tokenizer: Tokenizer, texts: list[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+def pieces(tokenizer: Tokenizer, texts: list[str], most: int) -> tuple[list[list[int]], list[int]]:
+    """Tokens of the first pieces of each text, one after another, and which text each is of.
+
+    A piece after the first that is less than half full is left out.
+    """
+    found, of = [], []
+    for number, encoding in enumerate(tokenizer.encode_batch(texts)):
+        every = [encoding.ids, *(more.ids for more in encoding.overflowing)][:most]
+        kept = every[:1] + [ids for ids in every[1:] if len(ids) >= len(every[0]) / 2]
+        found += kept
+        of += [number] * len(kept)
+    return found, of
+
+
+def counted(texts: list[list[int]], length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Distinct tokens of each text in order of their number, (texts, length) int64, and counts, float32."""
     tokens, counts = torch.zeros(len(texts), length, dtype=torch.int64), torch.zeros(len(texts), length)
-    for row, encoding in enumerate(tokenizer.encode_batch(texts)):
-        distinct = sorted(Counter(encoding.ids).items())
+    for row, ids in enumerate(texts):
+        distinct = sorted(Counter(ids).items())
         tokens[row, : len(distinct)] = torch.tensor([token for token, _ in distinct])
         counts[row, : len(distinct)] = torch.tensor([float(count) for _, count in distinct])
     return tokens, counts

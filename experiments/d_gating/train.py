@@ -94,8 +94,8 @@ def followed(task: tuple[Run, Settings]) -> list[Settings]:
     training = Training(model, run, settings)
     order, rows, begin = torch.Generator().manual_seed(run.seed), list[Settings](), time.process_time()
     for epoch in range(run.epochs):
-        if epoch == run.epochs - settings["plain_epochs"]:
-            training.set_momentum(0.0)
+        if epoch == run.epochs - settings["last"]["epochs"]:
+            training.set_momentum(settings["last"]["momentum"])
         losses = [
             training.step(*train.batch(chosen)) for chosen in batches(len(train.labels), settings["batch"], order)
         ]
@@ -110,10 +110,10 @@ def followed(task: tuple[Run, Settings]) -> list[Settings]:
 
 
 class Training:
-    """A model, its penalty and its optimisers: plain SGD with momentum.
+    """A model, its penalty and its optimisers: SGD with momentum, gradients no longer than `clip`.
 
     The embedding gets momentum's effective rate instead, η/(1 - μ), because a velocity for all its rows would cost
-    more than everything else.
+    more than everything else; its gradient is not clipped. The gates' penalty is a weight decay, beside the gradient.
     """
 
     def __init__(self, model: Classifier, run: Run, settings: Settings) -> None:
@@ -128,6 +128,7 @@ class Training:
         else:
             self._groups = GroupLasso(model, families)
         groups[0]["params"] = [one for one in groups[0]["params"] if one is not embedding]
+        self._clip, self._clipped = settings["clip"], [one for group in groups for one in group["params"]]
         self._optimizers = [
             torch.optim.SGD(groups, lr=self._rate, momentum=momentum, fused=True),
             torch.optim.SGD([embedding], lr=self._rate),
@@ -149,6 +150,7 @@ class Training:
         for optimizer in self._optimizers:
             optimizer.zero_grad()
         (loss + self._groups.penalty(self._run.strength) if self._run.method == "naive" else loss).backward()
+        nn.utils.clip_grad_norm_(self._clipped, self._clip)
         for optimizer in self._optimizers:
             optimizer.step()
         if self._run.method == "proximal":

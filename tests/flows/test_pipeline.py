@@ -138,7 +138,7 @@ def stages_in(toy):
 
 
 def test_two_flows_at_once_queue_and_mix_nothing(toy):
-    toy.change(solve={"seconds": 2})
+    toy.change(solve={"seconds": 10})
     first = toy.start("python", "-m", "flows.pipeline")
     wait_for(lambda: started(toy), 60)
     begin = time.monotonic()

@@ -67,9 +67,24 @@ def test_a_head_whose_gate_is_zero_has_no_part_in_the_logits():
 def test_texts_are_distinct_tokens_and_their_counts():
     tokenizer = Tokenizer(WordLevel({"a": 1, "b": 2, "c": 3, "?": 0}, unk_token="?"))
     tokenizer.pre_tokenizer = Whitespace()
-    tokens, counts = experiment("texts").counted(tokenizer, ["c a c", "b"], length=4)
+    texts, of = experiment("texts").pieces(tokenizer, ["c a c", "b"], most=1)
+    assert of == [0, 1]
+    tokens, counts = experiment("texts").counted(texts, length=4)
     assert tokens.tolist() == [[1, 3, 0, 0], [2, 0, 0, 0]]
     assert counts.tolist() == [[1.0, 2.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]
+
+
+def test_pieces_of_a_text_follow_one_another_and_a_short_last_one_is_left_out():
+    tokenizer = Tokenizer(WordLevel({letter: at for at, letter in enumerate("abcdefghijk?")}, unk_token="?"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.enable_truncation(4)
+    pieces = experiment("texts").pieces
+    texts = ["a b c d e f g h i", "a b", "a b c d e f g h i j k"]
+    assert pieces(tokenizer, texts, most=3) == (
+        [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1], [0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]],
+        [0, 0, 1, 2, 2, 2],
+    )
+    assert pieces(tokenizer, texts, most=1) == ([[0, 1, 2, 3], [0, 1], [0, 1, 2, 3]], [0, 1, 2])
 
 
 def test_labels_stay_apart_or_are_one_topic_against_the_others():
