@@ -31,8 +31,9 @@ class Classifier(nn.Module):
         """Logits, (texts, classes)."""
         x = self.embedding(tokens)
         q, k = (one(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for one in (self.q, self.k))
-        logits = (q / q.shape[-1] ** 0.5) @ k.transpose(2, 3)
-        attention = (logits + counts.log()[:, None, None]).softmax(3)
+        several = counts.log()[:, None].repeat_interleave(self.heads, 0)  # a token n times adds log n to its logit
+        logits = torch.baddbmm(several, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=q.shape[-1] ** -0.5)
+        attention = logits.softmax(2).unflatten(0, (-1, self.heads))
         share = counts / counts.sum(1, keepdim=True)
         pooled = (share[:, None, None] @ attention).squeeze(
             2
