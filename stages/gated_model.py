@@ -12,7 +12,7 @@ from stages.artifacts.manifest import read_manifest
 from stages.errors import ArchitectureError
 from stages.gating.d_gating import DGating
 from stages.gating.gates import Gates
-from stages.gating.inputs import ScaledUnits, scaled_inputs, scaled_units
+from stages.gating.inputs import ScaledUnits, scaled_inputs
 from stages.models.adapters import add_adapters, merged
 from stages.models.load import load_model
 from stages.models.streamed import StreamedModel
@@ -108,7 +108,6 @@ def _gated(net: nn.Module, units: Units, settings: DGating, everything: int) -> 
             f"block {units.block}: the inputs of {units.sink.name} are not those of unit after unit"
         )
     sink = net.get_submodule(units.sink.name)
-    weight = units.sink.weight(net.get_parameter(units.sink.tensor)) if settings.weights == "trained" else None
-    gates = Gates(settings.scalars + 1, units.count, next(sink.parameters()))
+    gates = Gates(settings.depth + 1, units.count, next(sink.parameters()))
     scaled_inputs(sink, gates)
-    return scaled_units(gates, parameters_of([units]) / units.count / everything, weight)
+    return ScaledUnits(gates, parameters_of([units]) / units.count / everything)

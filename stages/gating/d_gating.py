@@ -23,10 +23,10 @@ class DGating:
     factors whose product is s_u: λ c_u/D Σ_d γ_{u,d}² (eq. 4), whose minimum over factors of one product is
     λ c_u |s_u|^(2/D) (Theorem 2.2; here the group is the number s_u itself).
 
-    weights `frozen` trains nothing but gates: all D factors are scalars. (v frozen and one gate, the paper's D = 2,
-    would have the penalty γ²/2, which makes nothing sparse.) `trained` trains the linears of the blocks too: the
-    unit's columns v_u of o or down are one of the factors, ‖v_u‖/‖v_u,0‖, and D - 1 are scalars. `lora` trains
-    adapters of low rank of the linears (peft), whose v_u is no parameter: all D factors are scalars.
+    weights `frozen` trains nothing but gates, `trained` the linears of the blocks too, `lora` adapters of low rank of
+    them (peft). All D factors are scalars. With v frozen and one gate, the paper's D = 2, the penalty is γ²/2, which
+    makes nothing sparse; and where weights are trained, their steps are too short (1e-5) for ‖v_u‖ to follow a gate, so
+    that its size stands apart from its direction, as a scalar with the gates' learning rate.
 
     λ rises evenly to `penalty`. Training ends when the units below the tolerance have the parameters that
     solve.sparsity asks for, or after `steps`. The smallest |s_u| then go, as many as the budget asks. The scales of the
@@ -73,11 +73,6 @@ class DGating:
                 raise ParameterError(f"{name}: expected more than 0, got {getattr(self, name):g}")
         if not 0 <= self.tolerance < 1:
             raise ParameterError(f"tolerance: expected a fraction in [0, 1), got {self.tolerance:g}")
-
-    @property
-    def scalars(self) -> int:
-        """Scalar factors of each unit."""
-        return self.depth - (self.weights == "trained")
 
     def strength(self, step: int) -> float:
         """λ of a step, counted from 0."""

@@ -10,9 +10,6 @@ from torch.utils.hooks import RemovableHandle
 
 from stages.errors import GatingError
 from stages.gating.gates import Gates
-from stages.gating.slices import EvenSlices
-
-COLUMNS = EvenSlices("weight", dim=1)
 
 
 def scaled_inputs(linear: nn.Module, gates: Gates) -> RemovableHandle:
@@ -32,59 +29,30 @@ def scaled_inputs(linear: nn.Module, gates: Gates) -> RemovableHandle:
 
 @dataclass(frozen=True, eq=False)
 class ScaledUnits:
-    """Units of one linear with their gates; what is penalised is the size of a unit relative to where it began.
+    """Units of one linear with their gates; a unit's size |s_u| is relative to where it began.
 
-    gates:  γ (factors, units), ones at first.
-    cost:   c of each unit: the penalty is λ c Σ_u |s_u|^(2/D) where factors are balanced.
-    weight: (d_out, d_in) of the linear, where it is trained too: its columns v_u are then one of the D factors, by
-            ‖v_u‖/‖v_u,0‖; else all D are scalars. start: ‖v_u,0‖ (units,), float64.
+    gates: γ (factors, units), ones at first: all D factors are scalars, whether the weights are trained or not.
+    cost:  c of each unit: the penalty is λ c Σ_u |s_u|^(2/D) where factors are balanced.
     """
 
     gates: Gates
     cost: float
-    weight: Tensor | None = None
-    start: Tensor | None = None
-
-    @property
-    def depth(self) -> int:
-        """D, the number of factors."""
-        return len(self.gates.factors) + (self.weight is not None)
 
     def penalty(self) -> Tensor:
-        """c/D (Σ_d ‖γ_d‖² + Σ_u ‖v_u‖²/‖v_u,0‖²), a scalar to add to the loss λ times: eq. 4 with relative norms.
-
-        At the start it is c times the number of units, whatever the weights are.
-        """
-        total = self.gates.factors.square().sum()
-        if self.weight is not None and self.start is not None:
-            squares = COLUMNS.norms(self.weight, len(self.start)).square()
-            there = (self.start > 0).to(squares)
-            total = total + (squares * there / self.start.to(squares).square().clamp_min(1e-30)).sum()
-        return total * (self.cost / self.depth)
-
-    @torch.no_grad()
-    def sizes(self) -> Tensor:
-        """|s_u|, (units,), float64: 1 at the start, of units without weights too; 0 for a unit that is gone.
-
-        Raises GatingError where one is not finite.
-        """
-        found = self.gates.factors.double().prod(0).abs()
-        if self.weight is not None and self.start is not None:
-            norms = COLUMNS.norms(self.weight, len(self.start), torch.float64)
-            found = found * torch.where(self.start > 0, norms / self.start, 1.0)
-        if not bool(torch.isfinite(found).all()):
-            raise GatingError("a gate is not finite: training has diverged: lower the learning rates")
-        return found
+        """c/D Σ_d ‖γ_d‖², a scalar to add to the loss λ times: eq. 4. At the start it is c times the units."""
+        return self.gates.factors.square().sum() * (self.cost / len(self.gates.factors))
 
     @torch.no_grad()
     def scales(self) -> Tensor:
         """s_u = ∏_d γ_{u,d}, (units,), float64: what the columns of the weight are to be multiplied by."""
         return self.gates.factors.double().prod(0)
 
+    def sizes(self) -> Tensor:
+        """|s_u|, (units,), float64: 1 at the start, 0 for a unit that is gone.
 
-def scaled_units(gates: Gates, cost: float, weight: Tensor | None = None) -> ScaledUnits:
-    """Units as they begin; weight: (d_out, d_in), where it is trained."""
-    if weight is None:
-        return ScaledUnits(gates, cost)
-    count = gates.factors.shape[1]
-    return ScaledUnits(gates, cost, weight, COLUMNS.norms(weight.detach(), count, torch.float64))
+        Raises GatingError where one is not finite.
+        """
+        found = self.scales().abs()
+        if not bool(torch.isfinite(found).all()):
+            raise GatingError("a gate is not finite: training has diverged: lower the learning rates")
+        return found

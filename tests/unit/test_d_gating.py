@@ -20,7 +20,7 @@ from stages.gating.d_gating import DGating
 from stages.gating.gate import gate
 from stages.gating.gates import Gates
 from stages.gating.groups import units
-from stages.gating.inputs import scaled_inputs, scaled_units
+from stages.gating.inputs import ScaledUnits, scaled_inputs
 from stages.models import adapters
 from stages.models.load import load_model
 from stages.models.units import units_of
@@ -322,7 +322,7 @@ def test_the_penalty_of_balanced_scalars_is_that_of_the_scale(depth):
     gates = Gates(depth + 1, 5, torch.zeros(1, dtype=torch.float64))
     scales = torch.rand(5, dtype=torch.float64) + 0.1
     gates.factors.data = scales.pow(1 / depth).expand(depth, 5).clone()
-    one = scaled_units(gates, 0.3)
+    one = ScaledUnits(gates, 0.3)
     expected = 0.3 * scales.pow(2 / depth).sum()
     torch.testing.assert_close(one.penalty().detach(), expected)
     torch.testing.assert_close(one.scales(), scales)
@@ -332,20 +332,11 @@ def test_the_penalty_of_balanced_scalars_is_that_of_the_scale(depth):
     assert float(one.penalty().detach()) > float(expected)
 
 
-def test_the_penalty_does_not_depend_on_the_unit_of_the_weights():
-    weight = torch.randn(4, 12, dtype=torch.float64)
-    first, moved = [scaled_units(Gates(2, 3, weight), 0.5, one.clone()) for one in (weight, 1e3 * weight)]
-    torch.testing.assert_close(first.penalty(), moved.penalty())
-    torch.testing.assert_close(first.penalty().detach(), torch.tensor(0.5 * 3, dtype=torch.float64))
-    first.weight.mul_(0.5)
-    torch.testing.assert_close(first.sizes(), torch.full((3,), 0.5, dtype=torch.float64))
-
-
 def test_sizes_of_diverged_gates_are_refused():
     gates = Gates(3, 2, torch.zeros(1))
     gates.factors.data[0, 0] = math.nan
     with pytest.raises(GatingError, match="diverged"):
-        scaled_units(gates, 1.0).sizes()
+        ScaledUnits(gates, 1.0).sizes()
 
 
 def test_scores_do_not_depend_on_the_unit_of_activations(workspace):
