@@ -90,6 +90,7 @@ def assign(params: Params, model: StreamedModel) -> dict[str, Assignment]:
 
     Raises ParameterError where a rule asks for what its method, or the linear's width, cannot do.
     """
+    params.solve.check_blocks(model.blocks)
     found, solvers = dict[str, Assignment](), dict[int, Solver]()
     linears = [linear for index in range(model.blocks) for linear in model.linears(index)]
     for linear in linears:

@@ -38,6 +38,9 @@ CODE = (
     "linalg/gram.py",
     "models",
     "artifacts/activations.py",
+    "artifacts/tokens.py",
+    "entering.py",
+    "walk.py",
 )
 Moments = tuple[Tensor, Tensor]
 """Mean over sequences of a parameter's gradient, and of its square."""
@@ -53,11 +56,6 @@ def saliences(run: StageRun, model: StreamedModel, identity: str) -> list[Path]:
     ]
     walk.forget()
     return found[::-1]
-
-
-def read_fisher(path: Path, kind: Kind) -> Tensor:
-    """(d_out, d_out) mean over tokens of g gᵀ, g the loss's gradient in the outputs of the sink of a kind's units."""
-    return read_tensors(path)[f"fisher.{kind}"]
 
 
 def read_salience(path: Path, kind: Kind) -> dict[str, Tensor]:

@@ -17,14 +17,14 @@ from stages.artifacts.store import key_of
 from stages.backward import saliences
 from stages.blocks.contract import Block
 from stages.clock import Clock
-from stages.errors import ParameterError
+from stages.errors import ArchitectureError, NotPositiveDefiniteError, ParameterError
 from stages.gate_training import train
 from stages.linalg.masks import removed_count
 from stages.models.streamed import StreamedModel
-from stages.models.units import Kind, Units, units_of
+from stages.models.units import Kind, Units, parameters_of, units_of
 from stages.params import Params
 from stages.params.pruning import Solve
-from stages.places import STATISTICS, block_file
+from stages.places import MODEL, STATISTICS, block_file
 from stages.runner import StageRun, progress
 from stages.structured.contract import UnitMethod, UnitScorer
 from stages.structured.ranking import Ranked, by_budget, keep_best, literal
@@ -49,10 +49,17 @@ def trained(run: StageRun, model: StreamedModel, identity: str) -> Trained | Non
     """The gates of the model's units, trained now or found; None where the method scores units without training."""
     if methods.room_of(run.params.solve.method) != "gating":
         return None
-    check_rules(run.params.solve)
+    settings, method = run.params.solve, method_of(run.params)
+    check_rules(settings, model)
+    _check_units(settings, method)
     kinds = [one for index in range(model.blocks) for one in units_of(model, index)]
-    nothing = [torch.zeros(one.count) for one in kinds]
-    places = [_place(run.params.solve, one, scores) for one, scores in zip(kinds, nothing, strict=True)]
+    places = [_place(settings, one, torch.zeros(one.count)) for one in kinds]
+    _ranked(settings, method, kinds, places)  # a budget that no scores can meet is told before training
+    if all(place.kept == len(place.scores) for place in places):
+        raise ParameterError(
+            f"solve.rules: every head and channel is to stay: {settings.method} has nothing to gate: leave some out of "
+            "the rules"
+        )
     return train(run, model, identity, kinds, [place.kept != len(place.scores) for place in places])
 
 
@@ -66,7 +73,7 @@ def choose(
     Raises ParameterError where the budget or a rule cannot be met, ArchitectureError where units cannot be told.
     """
     blocks = [units_of(model, index) for index in range(model.blocks)]
-    check_rules(run.params.solve)
+    check_rules(run.params.solve, model)
     _check_units(run.params.solve, method_of(run.params))
     if gates is None:
         scores = _scores(run, model, identity, statistics)
@@ -82,9 +89,18 @@ def choose(
     return [{one.kind: next(chosen) for one in kinds} for kinds in blocks]
 
 
-def check_rules(settings: Solve) -> None:
-    """Raise ParameterError where solve asks of a structured method what only layer-wise ones know."""
-    method = settings.method
+def check_rules(settings: Solve, model: StreamedModel) -> None:
+    """Raise ParameterError where solve asks of a structured method what only layer-wise ones know.
+
+    Raises ArchitectureError for a checkpoint whose units were removed before.
+    """
+    method, kind = settings.method, str(model.config.model_type)
+    if kind.startswith("hetero_"):
+        raise ArchitectureError(
+            f"{MODEL}: {kind} has lost heads or channels before, and {method} cannot take more of it: expected a dense "
+            "model; fetch that one and set solve.sparsity to the whole that is to go"
+        )
+    settings.check_blocks(model.blocks)
     for name, plain in (("pattern", "unstructured"), ("scope", "auto"), ("refit", "none"), ("allocation", "uniform")):
         if getattr(settings, name) != plain:
             raise ParameterError(
@@ -181,8 +197,10 @@ def _uniform(settings: Solve, units: Sequence[Units], places: Sequence[Ranked], 
         first, multiple = group[0], 1 if kind == "heads" else settings.units.multiple
         wanted = max(short, 0) / (len(group) * first.parameters)
         if kind == "heads" and len(group) < len(free):
-            wanted = round(settings.sparsity * first.count)
-        kept[kind] = (first.count - min(math.ceil(wanted), first.count - 1)) // multiple * multiple
+            wanted = round(max(short, 0) / parameters_of([one for one, _ in free]) * first.count)
+        kept[kind] = first.count - min(math.ceil(wanted), first.count - 1)
+        if kept[kind] < first.count:
+            kept[kind] = kept[kind] // multiple * multiple
         short -= len(group) * (first.count - kept[kind]) * first.parameters
     if short > 0 or 0 in kept.values():
         raise ParameterError(
@@ -226,7 +244,10 @@ def _write_scores(
     scorer, clock, scores = cast(UnitScorer, method_of(params)), Clock(), dict[str, Tensor]()
     for units in units_of(model, index):
         problem = unit_problem(model, units, statistics_of(units.sink.name, found), scorer.needs, backward)
-        with clock.timing("solver", model.device):
-            scores[units.kind] = scorer(problem).cpu()
+        try:
+            with clock.timing("solver", model.device):
+                scores[units.kind] = scorer(problem).cpu()
+        except NotPositiveDefiniteError as fault:
+            raise NotPositiveDefiniteError(f"block {index}, {units.sink.name}: {fault}") from None
     write_tensors(path, scores)
     return {"solver_seconds": clock.solver_seconds, "solver_cpu_seconds": clock.solver_cpu_seconds}

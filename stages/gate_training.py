@@ -75,14 +75,15 @@ def _check(params: Params, model: StreamedModel, settings: DGating) -> None:
         )
     if settings.weights == "lora":
         check_adapters()
+    compensated = params.solve.units.compensation not in ("auto", "none")
+    if params.solve.target == "corrected" and not (compensated and settings.weights == "frozen"):
+        raise ParameterError(
+            f"solve.target: the dense model's outputs are not what {params.solve.method} is after: expected auto or "
+            "dense, got corrected: or set solve.units.compensation to weights, with weights frozen"
+        )
     if settings.weights == "frozen":
         return
-    if params.solve.target == "corrected":
-        raise ParameterError(
-            f"solve.target: the dense model's outputs are not what trained weights are after: expected auto or dense "
-            f"with methods.{params.solve.method}.weights {settings.weights}, got corrected"
-        )
-    if params.solve.units.compensation not in ("auto", "none") and not params.solve.ordered:
+    if compensated and not params.solve.ordered:
         raise ParameterError(
             "solve.units.compensation: the stored statistics are not those of trained weights: expected auto or none, "
             f"got {params.solve.units.compensation}; or set solve.inputs to pruned and solve.walk to ordered"
@@ -152,7 +153,7 @@ class _Training:
         """Train until the budget is met or the steps are over; gives how many there were."""
         settings = self._settings
         with progress(total=settings.steps, initial=step, desc="gates", unit="step") as bar:
-            while step < settings.steps and (step == 0 or gated.gone(settings.tolerance) < self._asked):
+            while step < settings.steps and gated.gone(settings.tolerance) < self._asked:
                 tokens = self._windows[self._order(step)].long().to(self._model.device)
                 optimizer.zero_grad(set_to_none=True)
                 loss = gated.loss(tokens)
@@ -161,8 +162,7 @@ class _Training:
                         f"gates, step {step + 1}: the loss is not finite: lower methods.{self._params.solve.method}."
                         "learning_rate or weight_rate, or use compute.dtype float32"
                     )
-                with torch.enable_grad():
-                    (loss + settings.strength(step) * gated.penalty()).backward()
+                (loss + settings.strength(step) * gated.penalty()).backward()
                 optimizer.step()
                 step += 1
                 if step % EVERY == 0 and step < settings.steps:

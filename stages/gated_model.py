@@ -17,7 +17,7 @@ from stages.models.adapters import add_adapters, merged
 from stages.models.load import load_model
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
-from stages.models.units import Units, parameters_of
+from stages.models.units import Units
 from stages.places import MODEL
 from stages.trained import Trained
 
@@ -110,4 +110,4 @@ def _gated(net: nn.Module, units: Units, settings: DGating, everything: int) -> 
     sink = net.get_submodule(units.sink.name)
     gates = Gates(settings.depth + 1, units.count, next(sink.parameters()))
     scaled_inputs(sink, gates)
-    return ScaledUnits(gates, parameters_of([units]) / units.count / everything)
+    return ScaledUnits(gates, units.parameters / everything)

@@ -112,8 +112,8 @@ class Planner:
             if len(set(counts)) > 1:
                 raise ParameterError(
                     f"assemble.layout: uniform wants as many {units[0].kind} in every block, got {min(counts)} to "
-                    f"{max(counts)}: set solve.units.allocation to uniform, or use "
-                    f"{' or '.join(sorted(self._others()))}"
+                    f"{max(counts)}: set solve.units.allocation to uniform and let no rule settle single blocks, or "
+                    f"use {' or '.join(sorted(self._others()))}"
                 )
         return self._native("uniform", self._keep)
 
@@ -142,7 +142,8 @@ class Planner:
             others = self._others() - {name} - ({"padded"} if self._roles else set())
             advice += [f"use {' or '.join(sorted(others))}"] if others else []
             raise ArchitectureError(
-                f"assemble.layout: {name}: no class of transformers' takes {told} ({error}): {' or '.join(advice)}"
+                f"assemble.layout: {name}: no class of transformers' takes {told} ({error})"
+                + (f": {' or '.join(advice)}" if advice else "")
             ) from None
 
     def _others(self) -> set[str]:
@@ -196,5 +197,5 @@ def _filled(keep: Keep, counts: Mapping[str, int]) -> Keep:
     """`keep` with as many of the removed units, the first ones, as make `counts` of each kind."""
     found = {kind: one.clone() for kind, one in keep.items()}
     for kind, one in found.items():
-        one[(~one).nonzero().flatten()[: counts[kind] - int(one.sum())]] = True
+        one[(~one).nonzero().flatten()[: max(0, counts[kind] - int(one.sum()))]] = True
     return found

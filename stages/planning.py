@@ -89,7 +89,7 @@ class UnitPlan:
     def code(self) -> set[str]:
         """Source files under stages/ of the methods in use."""
         own = f"{methods.room_of(self.method)}/{self.method}.py"
-        return {"unit_solving.py", "unit_problems.py", "structured/contract.py", own}
+        return {"unit_solving.py", "unit_problems.py", "structured/contract.py", "structured/ranking.py", own}
 
     def solver(self, model: StreamedModel, settings: Solve, clock: Clock, attending: Attending | None) -> UnitSolver:
         """Who solves the block."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from stages.assembly import NOT_COPIED
-from stages.errors import ArtifactError
+from stages.errors import ArtifactError, ParameterError
 from stages.models.checkpoint import SINGLE, Checkpoint
 from stages.models.load import load_model
 from stages.models.skeleton import build_skeleton
@@ -44,7 +44,14 @@ def assemble_sliced(
     solve: Mapping[str, Any],
     tick: Callable[[int], object],
 ) -> dict[str, Any]:
-    """Write the sliced model, load it again and compare; gives the facts of it. solve: the section it was made by."""
+    """Write the sliced model, load it again and compare; gives the facts of it. solve: the section it was made by.
+
+    Raises ParameterError for a layout: it has one of its own.
+    """
+    if settings.layout != "auto":
+        raise ParameterError(
+            f"assemble.layout: {solve['method']} has its own, {LAYOUT}: expected auto, got {settings.layout}"
+        )
     write_sliced(model, solutions, MODEL, folder, tick)
     reloaded = compare_sliced(folder, model, solutions, tokens, settings.max_logit_difference)
     return {**sliced_facts(folder, model, solve), "reloaded": reloaded}

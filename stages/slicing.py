@@ -39,7 +39,7 @@ from stages.walk import advance
 from stages.workspace import code_of, compute_facts, open_model, same_model
 
 LAYOUT = "sliced"
-NOT_ITS_OWN = ("pattern", "scope", "inputs", "walk", "target", "refit", "allocation", "rules")
+NOT_ITS_OWN = ("pattern", "scope", "inputs", "walk", "target", "refit", "allocation", "rules", "units")
 """Settings of solve that choose nothing here."""
 CODE = ("slicing.py", "walk.py", "linalg/gram.py", "linalg/principal.py", "models", "rotations")
 

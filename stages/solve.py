@@ -46,7 +46,10 @@ from stages.workspace import code_of, compute_facts, open_model, read_statistics
 SECTIONS = ("compute", "statistics", "solve", "methods")
 WALK_SETTINGS = ("correction", "correction_ridges", "refit_steps", "refit_ridge", "units")
 ATTENTION = ("attending.py", "attention", "solvers")
-CODE = ("solving.py", "solution.py", "visit.py", "walk.py", "solvers/contract.py", "linalg", "kernels", "models")
+CODE = (
+    "solving.py", "solution.py", "visit.py", "walk.py", "entering.py", "solvers/contract.py", "linalg", "kernels",
+    "models",
+)  # fmt: skip
 log = logging.getLogger("secateur")
 
 

@@ -71,10 +71,8 @@ def summary(rows: list[Row]) -> str:
     head = "| λ | method | seeds | epochs | test accuracy | loss | heads left | smallest / largest norm | CPU s a run |"
     lines = [head, "|" + "---|" * 9]
     last = ends(rows)
-    kinds = sorted(
-        {(row["strength"], list(COLOURS).index(row["method"]), row["method"], row["epochs"]) for row in last}
-    )
-    for strength, _, method, epochs in kinds:
+    kinds = sorted({(row["strength"], row["method"], row["epochs"]) for row in last})
+    for strength, method, epochs in kinds:
         ours = chosen(last, strength=strength, method=method, epochs=epochs)
         cells = [
             f"{strength:g}", method, str(len(ours)), str(epochs), spread(ours, lambda row: row["accuracy"], ".1%"),

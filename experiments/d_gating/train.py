@@ -114,10 +114,10 @@ def followed(task: tuple[Run, Settings]) -> list[Settings]:
 
 
 class Training:
-    """A model, its penalty and its optimisers: SGD with momentum, gradients no longer than `clip`.
+    """A model, its penalty and its optimisers: SGD with momentum; the loss's gradient is no longer than `clip`.
 
     The embedding gets momentum's effective rate instead, η/(1 - μ), because a velocity for all its rows would cost
-    more than everything else; its gradient is not clipped. The gates' penalty is a weight decay, beside the gradient.
+    more than everything else; its gradient is not clipped.
     """
 
     def __init__(self, model: Classifier, run: Run, settings: Settings) -> None:
@@ -153,8 +153,10 @@ class Training:
         loss = nn.functional.cross_entropy(self._model(*inputs), labels)
         for optimizer in self._optimizers:
             optimizer.zero_grad()
-        (loss + self._groups.penalty(self._run.strength) if self._run.method == "naive" else loss).backward()
+        loss.backward()
         nn.utils.clip_grad_norm_(self._clipped, self._clip)
+        if self._run.method == "naive":
+            self._groups.penalty(self._run.strength).backward()  # beside the clipped gradient, as gates' weight decay
         for optimizer in self._optimizers:
             optimizer.step()
         if self._run.method == "proximal":

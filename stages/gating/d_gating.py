@@ -25,13 +25,14 @@ class DGating:
 
     weights `frozen` trains nothing but gates, `trained` the linears of the blocks too, `lora` adapters of low rank of
     them (peft). All D factors are scalars. With v frozen and one gate, the paper's D = 2, the penalty is γ²/2, which
-    makes nothing sparse; and where weights are trained, their steps are too short (1e-5) for ‖v_u‖ to follow a gate, so
-    that its size stands apart from its direction, as a scalar with the gates' learning rate.
+    makes nothing sparse; and where weights are trained, their steps are too short (1e-5) for ‖v_u‖ to follow a gate. It
+    is then not penalised and could grow while the gate falls, so `weight_rate` times `steps` has to stay far below 1.
 
     λ rises evenly to `penalty`. Training ends when the units below the tolerance have the parameters that
     solve.sparsity asks for, or after `steps`. The smallest |s_u| then go, as many as the budget asks. The scales of the
     others are folded into o and down, as |s|^p with the p from 0 to 1 that is best on one sequence in eight, which
-    training does not see: gates know few sequences, and the penalty pulls at those that stay.
+    training does not see (though in a short text windows overlap): gates know few sequences, and the penalty pulls at
+    those that stay.
 
     Compensation is left out unless it is asked for: it restores what o and down put out, and gates let go of outputs
     that the loss does not need (docs/d-gating-models.md).
@@ -68,6 +69,8 @@ class DGating:
         for name, least in (("depth", 2), ("steps", 1), ("batch", 1), ("rank", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise ParameterError(f"{name}: expected at least {least}, got {getattr(self, name)}")
+        if self.seed >= 2**63:
+            raise ParameterError(f"seed: expected less than {2**63}, got {self.seed}")
         for name in ("learning_rate", "weight_rate", "penalty"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ParameterError(f"{name}: expected more than 0, got {getattr(self, name):g}")

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from stages.errors import NotPositiveDefiniteError
 
-STEPS = 60
+STEPS, TOLERANCE = 60, 1e-12
 NEAR = 0.995
 """Share of the way to the nearest bound that a step takes."""
 
 
-def box_minimum(hessian: Tensor, total: float, tolerance: float = 1e-12) -> Tensor:
+def box_minimum(hessian: Tensor, total: float) -> Tensor:
     """The minimiser u (D,) by a primal-dual interior point method (Nocedal, Wright 2006, section 16.6).
 
     hessian: (D, D) positive semidefinite, in float64; total: of u, in (0, D).
@@ -21,7 +21,7 @@ def box_minimum(hessian: Tensor, total: float, tolerance: float = 1e-12) -> Tens
 
         H u - c e - a + b = 0,   eᵀu = total,   a ∘ u = 0,   b ∘ (1 - u) = 0,   a, b >= 0.
 
-    One Cholesky factor a step, of H plus a diagonal; stops where complementarity is below `tolerance` of mean(diag H).
+    One Cholesky factor a step, of H plus a diagonal; stops where complementarity is below `TOLERANCE` of mean(diag H).
     Raises NotPositiveDefiniteError where no step can be taken, or `STEPS` are not enough.
     """
     width = len(hessian)
@@ -33,7 +33,7 @@ def box_minimum(hessian: Tensor, total: float, tolerance: float = 1e-12) -> Tens
     for _ in range(STEPS):
         slope = matrix @ u - price - low + high
         gap = float((low @ u + high @ (1 - u)) / (2 * width))
-        if gap < tolerance and float(slope.abs().max()) < 1e3 * tolerance:
+        if gap < TOLERANCE and float(slope.abs().max()) < 1e3 * TOLERANCE:
             break
         system = matrix.clone()
         system.diagonal().add_(low / u + high / (1 - u))

@@ -28,7 +28,6 @@ def add_adapters(model: nn.Module, linears: Sequence[Linear], rank: int, seed: i
 
     The linears keep their names. The global generator of random numbers is left as it was.
     """
-    check_adapters()
     from peft import LoraConfig, inject_adapter_in_model
 
     config = LoraConfig(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from stages.errors import ParameterError
 from stages.linalg.masks import groups_of
 from stages.models.roles import ROLES
 from stages.params.base import Fraction, Positive, Section
@@ -42,6 +43,13 @@ class Rule(Section):
     settings: dict[str, Any] | None = None
 
     _pattern = field_validator("pattern")(_checked_pattern)
+
+    @field_validator("blocks")
+    @classmethod
+    def _in_order(cls, blocks: tuple[int, int] | None) -> tuple[int, int] | None:
+        if blocks is not None and not 0 <= blocks[0] <= blocks[1]:
+            raise ValueError(f"expected the first and the last block, counted from 0, got {list(blocks)}")
+        return blocks
 
     @field_validator("roles")
     @classmethod
@@ -115,6 +123,15 @@ class Solve(Section):
     def ordered(self) -> bool:
         """Whether a linear's statistics are taken after the linears before it in its block are pruned."""
         return self.inputs == "pruned" and self.walk != "block"
+
+    def check_blocks(self, count: int) -> None:
+        """Raise ParameterError for a rule that speaks of no block of a model with `count` blocks."""
+        for number, rule in enumerate(self.rules):
+            if rule.blocks is not None and rule.blocks[0] >= count:
+                raise ParameterError(
+                    f"solve.rules[{number}].blocks: expected some of the model's blocks 0 to {count - 1}, got "
+                    f"{list(rule.blocks)}"
+                )
 
     def corrects(self, refits: bool) -> bool:
         """Whether a linear's target is corrected toward the dense model's outputs; `auto`: if kept weights change."""

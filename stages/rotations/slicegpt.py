@@ -42,6 +42,8 @@ class SliceGpt:
 
         Raises ParameterError where none is left.
         """
+        if self.round > sizes.width:
+            raise ParameterError(f"round: expected at most the hidden width {sizes.width}, got {self.round}")
         if sparsity == 0:
             return sizes.width
         for width in range(sizes.width - sizes.width % self.round, 0, -self.round):

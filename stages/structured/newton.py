@@ -27,8 +27,8 @@ class Newton:
     also keeps z in [0, 1], which the paper asks for and Algorithm 1 does not do.
 
     Departs from the paper: λ is relative to mean(diag H), H is damped, and G is a mean, not a sum: the score does not
-    depend on the units of the activations. Of the closed form the ranking does not depend on `removed`, so neither it
-    nor a change of the budget needs new scores.
+    depend on the units of the activations. Of the closed form the ranking by parameters does not depend on
+    `removed`, and a change of the budget needs no new scores.
 
     removed:    fraction of the inputs that the relaxed mask takes away, in (0, 1).
     damping:    added to the diagonal of H, as a fraction of its mean.
@@ -48,9 +48,10 @@ class Newton:
     def __post_init__(self) -> None:
         if not 0 < self.removed < 1:
             raise ParameterError(f"removed: expected a fraction in (0, 1), got {self.removed:g}")
-        for name in ("damping", "penalty"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ParameterError(f"{name}: expected at least 0, got {getattr(self, name):g}")
+        if not 0 <= self.damping < float("inf"):
+            raise ParameterError(f"damping: expected at least 0, got {self.damping:g}")
+        if not 0 < self.penalty < float("inf"):
+            raise ParameterError(f"penalty: expected more than 0, got {self.penalty:g}")
         if self.iterations < 1:
             raise ParameterError(f"iterations: expected at least 1, got {self.iterations}")
 
@@ -62,6 +63,8 @@ class Newton:
         """The relaxed mask z (d_in,), in float64."""
         hessian = mask_hessian(problem.dense, problem.gram, self.damping)
         width = len(hessian)
+        if not hessian.diagonal().any():  # nothing comes out of it: all goes first
+            return torch.zeros_like(hessian[0])
         if self.form == "box":
             return 1 - box_minimum(hessian, self.removed * width)
         if self.form == "penalty":

@@ -81,7 +81,7 @@ def by_budget(places: Sequence[Ranked], removed: int) -> list[Tensor]:
 def literal(places: Sequence[Ranked], fraction: float, factors: Sequence[float]) -> list[Tensor]:
     """Eq. 8 of numerical pruning as it is written: scores times a factor, and a threshold by the COUNT of units.
 
-    factors: of each place, α = 4 d_head/3 for heads and 1 for channels, which all but spares the heads.
+    factors: of each place, α = 4 d/3 for heads, d their inputs of o, 1 for channels; it all but spares the heads.
     """
     settled = [place.kept is not None for place in places]
     together = [place.scores * factor for place, factor in zip(places, factors, strict=True)]

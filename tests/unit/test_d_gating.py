@@ -226,6 +226,7 @@ def test_a_corrupt_state_is_passed_over(workspace, monkeypatch):
         ({"learning_rate": 0.0}, "methods.d_gating.learning_rate: expected more than 0, got 0"),
         ({"weight_rate": -1.0}, "methods.d_gating.weight_rate: expected more than 0, got -1"),
         ({"penalty": float("inf")}, "methods.d_gating.penalty: expected more than 0, got inf"),
+        ({"seed": 2**63}, "methods.d_gating.seed: expected less than 9223372036854775808, got 9223372036854775808"),
         ({"tolerance": 1.0}, "methods.d_gating.tolerance: expected a fraction in"),
         ({"weights": "melted"}, "methods.d_gating.weights: Input should be 'frozen', 'trained' or 'lora'"),
         ({"speed": 1}, "methods.d_gating: unknown setting 'speed'"),
@@ -249,6 +250,10 @@ def test_settings_out_of_range_are_told(settings, told):
         ({}, {"inputs": "pruned", "units": {"choice": "pruned"}}, {}, "solve.units.choice: d_gating chooses by its"),
         ({"weights": "trained"}, {"units": {"compensation": "weights"}}, {}, "expected auto or none, got weights"),
         ({"weights": "trained"}, {"inputs": "pruned", "target": "corrected"}, {}, "solve.target: the dense model's"),
+        ({}, {"inputs": "pruned", "target": "corrected"}, {}, "solve.target: the dense model's"),
+        ({}, {"sparsity": 0.0, "rules": [{"sparsity": 0.0}]}, {}, "d_gating has nothing to gate"),
+        ({}, {"sparsity": 0.9, "rules": [{"roles": ["mlp"], "sparsity": 0.0}]}, {}, "solve.sparsity: 0.9"),
+        ({}, {"rules": [{"blocks": [3, 4], "sparsity": 0.0}]}, {}, "solve.rules[0].blocks: expected some of the"),
         ({}, {"pattern": "2:4"}, {}, "solve.pattern: d_gating removes whole heads and channels"),
         ({"learning_rate": 1e30}, {}, {}, "not finite"),
     ],
@@ -262,6 +267,15 @@ def test_what_cannot_be_trained_is_told_in_a_line(settings, solve, compute, told
     code, line = place.fail("solve")
     assert code == 2
     assert told in line
+    assert not list((FOLDER / "gates").glob("*.safetensors"))  # nothing was trained for it
+
+
+def test_where_nothing_is_to_go_nothing_is_trained(solved):
+    solved(sparsity=0.0)
+    model, _ = everything()
+    for index in range(model.blocks):
+        for name, weight in read_weights(SOLUTION / block_file(index), model.linears(index), model).items():
+            assert torch.equal(weight, load_file(MODEL / "model.safetensors")[name])
 
 
 def test_lora_without_peft_is_told(workspace, monkeypatch):

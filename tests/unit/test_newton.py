@@ -134,17 +134,30 @@ def test_dead_inputs_go_first(form):
     assert int(Newton(form)(replace(problem, gram=gram)).argmin()) == 7
 
 
-@pytest.mark.parametrize("form", ["closed", "penalty"])
-def test_without_damping_a_dead_input_is_told(form):
+@FORMS
+def test_where_nothing_comes_out_every_unit_may_go(form):
+    problem, _ = make_units(12)
+    assert not Newton(form)(replace(problem, dense=torch.zeros_like(problem.dense))).any()
+
+
+def test_without_damping_a_dead_input_is_told():
     problem, _ = make_units(12)
     gram = problem.gram.clone()
     gram[3], gram[:, 3] = 0, 0
     with pytest.raises(NotPositiveDefiniteError, match=r"raise methods\.newton\.damping"):
-        Newton(form, damping=0, penalty=0.0)(replace(problem, gram=gram))
+        Newton(damping=0)(replace(problem, gram=gram))
 
 
 @pytest.mark.parametrize(
-    "settings", [{"removed": 0.0}, {"removed": 1.0}, {"damping": -1.0}, {"penalty": float("inf")}, {"iterations": 0}]
+    "settings",
+    [
+        {"removed": 0.0},
+        {"removed": 1.0},
+        {"damping": -1.0},
+        {"penalty": float("inf")},
+        {"penalty": 0.0},
+        {"iterations": 0},
+    ],
 )
 def test_settings_out_of_range_are_named(settings):
     with pytest.raises(ParameterError, match=next(iter(settings))):

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from stages.choosing import _ranked
-from stages.errors import ParameterError
+from stages.choosing import _ranked, check_rules
+from stages.errors import ArchitectureError, ParameterError
 from stages.params.pruning import Solve
 from stages.structured.ranking import Ranked, by_budget, keep_best, literal
 from tests.reference import numerical
@@ -205,6 +205,28 @@ def test_uniform_leaves_settled_places_and_the_others_make_up_for_them():
     assert 0 <= removed_of(fixed, keeps) - 0.3 * total_of(fixed) < 3 * 12
 
 
+def test_uniform_takes_no_head_where_rules_take_all_that_is_asked():
+    some = places()
+    fixed = [
+        Ranked(place.scores, place.parameters, kept=1) if number in (1, 3) else place
+        for number, place in enumerate(some)
+    ]
+    keeps = uniform(fixed, 0.2)
+    assert removed_of(fixed, keeps) == removed_of(fixed, by_budget(fixed, 1))
+
+
+def test_uniform_takes_more_heads_where_half_of_the_model_is_protected():
+    some = places()
+    fixed = [Ranked(place.scores, place.parameters, kept=len(place.scores)) for place in some[:4]] + some[4:]
+    keeps = uniform(fixed, 0.3)
+    assert all(bool(keep.all()) for keep in keeps[:4])
+    assert removed_of(fixed, keeps) >= 0.3 * total_of(fixed)
+
+
+def test_uniform_rounds_no_width_where_nothing_goes():
+    assert all(bool(keep.all()) for keep in uniform(places(multiple=7), 0.0, multiple=7))
+
+
 @pytest.mark.parametrize("free", [0, 1])
 def test_uniform_with_one_kind_free_meets_the_budget_with_it_or_tells(free):
     some = [
@@ -244,3 +266,16 @@ def test_the_allocation_of_the_method_is_taken_unless_one_is_asked_for():
     }
     assert found["uniform"] == [keep.tolist() for keep in uniform(some, 0.3)]
     assert found["global"] == [keep.tolist() for keep in by_budget(some, -int(-0.3 * total_of(some) // 1))]
+
+
+def test_what_has_lost_units_before_is_refused_and_so_is_a_rule_for_no_block():
+    settings = Solve(method="newton", sparsity=0.2, rules=[{"blocks": [3, 4], "sparsity": 0.0}])
+    once, dense = (
+        SimpleNamespace(config=SimpleNamespace(model_type=f"{kind}llama"), blocks=3) for kind in ("hetero_", "")
+    )
+    with pytest.raises(ArchitectureError, match=r"hetero_llama has lost heads or channels before.*fetch that one"):
+        check_rules(settings, once)
+    with pytest.raises(ParameterError, match=r"solve\.rules\[0\]\.blocks: expected some of the model's blocks 0 to 2"):
+        check_rules(settings, dense)
+    with pytest.raises(ValueError, match="expected the first and the last block"):
+        Solve(method="newton", sparsity=0.2, rules=[{"blocks": [2, 1], "sparsity": 0.0}])

@@ -106,6 +106,8 @@ def test_widths_are_multiples_and_budgets_that_cannot_be_met_are_told(tmp_path):
     assert SliceGpt(amount="width").width(sizes, 0.0) == sizes.width
     with pytest.raises(ParameterError, match=r"solve\.sparsity: 0\.99 of the width leaves no width .* at most 0\.750"):
         SliceGpt(amount="width", round=8).width(sizes, 0.99)
+    with pytest.raises(ParameterError, match=f"round: expected at most the hidden width {sizes.width}, got 1000"):
+        SliceGpt(round=1000).width(sizes, 0.2)
 
 
 def test_an_architecture_without_rms_norms_is_refused(workspace):
@@ -122,6 +124,7 @@ def test_an_architecture_without_rms_norms_is_refused(workspace):
         ({"inputs": "dense"}, "expected pruned, got dense"),
         ({"pattern": "2:4"}, "solve.pattern: slicegpt slices all blocks to one width"),
         ({"refit": "cg"}, "solve.refit"),
+        ({"units": {"choice": "pruned"}}, "solve.units: slicegpt slices"),
         ({"rules": [{"blocks": [0, 0], "sparsity": 0.1}]}, "solve.rules: slicegpt slices"),
     ],
 )
@@ -131,6 +134,12 @@ def test_settings_that_mean_nothing_to_it_are_refused(section, told, workspace):
     code, error = w.fail("solve")
     assert code == 2
     assert told in error
+
+
+def test_a_layout_of_others_is_refused(workspace):
+    w = workspace("llama", solve={"method": "slicegpt", "sparsity": 0.2}, assemble={"layout": "padded"})
+    w.run("extract", "statistics", "solve")
+    assert "assemble.layout: slicegpt has its own, sliced: expected auto, got padded" in w.fail("assemble")[1]
 
 
 def test_it_runs_in_bfloat16(workspace):
