@@ -119,7 +119,7 @@ def draw(rows: list[Row]) -> None:
         for strength, style in zip(reversed(strengths), STYLES, strict=False):
             left.plot([], [], color="black", linestyle=style, label=f"λ = {strength:g}")
         left.set_ylabel("test accuracy")
-        left.set_ylim(bottom=0.7)
+        left.set_ylim(bottom=0.9)
         for place, method in zip(right, ("gated", "naive"), strict=True):
             ours = chosen(rows, method=method, strength=shown)
             for shade, (name, quantile) in enumerate(QUANTILES.items()):
