@@ -56,8 +56,8 @@ def draw(rows: list[dict[str, float]]) -> None:
             [1.0, *(row["peak_memory_mb"] for row in rows)], [1.0, *(row[name] for row in rows)], "o-", label=label
         )
     for row in rows:
-        axes.annotate(f"{row['sparsity']:.0%}", (row["peak_memory_mb"], row["prefill"]), xytext=(4, 6),
-                      textcoords="offset points", fontsize=8)  # fmt: skip
+        axes.annotate(f"{row['sparsity']:.0%}", (row["peak_memory_mb"], row["prefill"]), xytext=(-4, 6),
+                      textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
     axes.invert_xaxis()
     axes.set(xlabel="peak memory, of the dense model's", ylabel="tokens a second, of the dense model's")
     axes.grid(alpha=0.3)
