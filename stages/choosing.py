@@ -20,6 +20,7 @@ from stages.clock import Clock
 from stages.errors import ArchitectureError, NotPositiveDefiniteError, ParameterError
 from stages.gate_training import train
 from stages.linalg.masks import removed_count
+from stages.models.hetero import TYPES
 from stages.models.streamed import StreamedModel
 from stages.models.units import Kind, Units, parameters_of, units_of
 from stages.params import Params
@@ -49,12 +50,9 @@ def trained(run: StageRun, model: StreamedModel, identity: str) -> Trained | Non
     """The gates of the model's units, trained now or found; None where the method scores units without training."""
     if methods.room_of(run.params.solve.method) != "gating":
         return None
-    settings, method = run.params.solve, method_of(run.params)
-    check_rules(settings, model)
-    _check_units(settings, method)
-    kinds = [one for index in range(model.blocks) for one in units_of(model, index)]
+    settings, kinds = run.params.solve, _checked_units(run.params, model)
     places = [_place(settings, one, torch.zeros(one.count)) for one in kinds]
-    _ranked(settings, method, kinds, places)  # a budget that no scores can meet is told before training
+    _ranked(settings, method_of(run.params), kinds, places)  # a budget that no scores can meet is told before training
     if all(place.kept == len(place.scores) for place in places):
         raise ParameterError(
             f"solve.rules: every head and channel is to stay: {settings.method} has nothing to gate: leave some out of "
@@ -72,21 +70,24 @@ def choose(
 
     Raises ParameterError where the budget or a rule cannot be met, ArchitectureError where units cannot be told.
     """
-    blocks = [units_of(model, index) for index in range(model.blocks)]
-    check_rules(run.params.solve, model)
-    _check_units(run.params.solve, method_of(run.params))
+    units = _checked_units(run.params, model)
     if gates is None:
-        scores = _scores(run, model, identity, statistics)
+        found = _scores(run, model, identity, statistics)
+        scores = [found[one.block][one.kind] for one in units]
     else:
-        scores = [{one.kind: gates.sizes(one) for one in kinds} for kinds in blocks]
-    places = [
-        _place(run.params.solve, units, scores[index][units.kind])
-        for index, kinds in enumerate(blocks)
-        for units in kinds
-    ]
-    units = [one for kinds in blocks for one in kinds]
-    chosen = iter(_ranked(run.params.solve, method_of(run.params), units, places))
-    return [{one.kind: next(chosen) for one in kinds} for kinds in blocks]
+        scores = [gates.sizes(one) for one in units]
+    places = [_place(run.params.solve, one, own) for one, own in zip(units, scores, strict=True)]
+    kept: list[Kept] = [{} for _ in range(model.blocks)]
+    for one, keep in zip(units, _ranked(run.params.solve, method_of(run.params), units, places), strict=True):
+        kept[one.block][one.kind] = keep
+    return kept
+
+
+def _checked_units(params: Params, model: StreamedModel) -> list[Units]:
+    """All units of the model, block after block, once it is known that they can be what solve asks for."""
+    check_rules(params.solve, model)
+    _check_units(params.solve, method_of(params))
+    return [one for index in range(model.blocks) for one in units_of(model, index)]
 
 
 def check_rules(settings: Solve, model: StreamedModel) -> None:
@@ -95,7 +96,7 @@ def check_rules(settings: Solve, model: StreamedModel) -> None:
     Raises ArchitectureError for a checkpoint whose units were removed before.
     """
     method, kind = settings.method, str(model.config.model_type)
-    if kind.startswith("hetero_"):
+    if kind in TYPES:
         raise ArchitectureError(
             f"{MODEL}: {kind} has lost heads or channels before, and {method} cannot take more of it: expected a dense "
             "model; fetch that one and set solve.sparsity to the whole that is to go"

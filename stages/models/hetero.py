@@ -34,6 +34,9 @@ CLASSES: dict[str, tuple[Any, Any]] = {
 }
 """By the dense model's type."""
 
+TYPES = frozenset(config.model_type for config, _ in CLASSES.values())
+"""`model_type` of checkpoints that have lost heads or channels."""
+
 
 def hetero_values(
     dense: Mapping[str, Any], key_value_heads: Sequence[int], channels: Sequence[int], head_width: int, biases: set[str]
