@@ -3,7 +3,12 @@
 __version__ = "0.1.0"
 
 import os
+import sys
 
 # Read by OpenMP when torch is imported: idle threads spin for microseconds, not milliseconds, before they sleep.
 # Alone a stage is as fast; two at once on the same cores take three times as long instead of thirty.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+
+# Read by tqdm when it is imported: bars of libraries (lm-eval, datasets) are told to a log file too, but rarely.
+if not sys.stderr.isatty():
+    os.environ.setdefault("TQDM_MININTERVAL", "10")

@@ -53,7 +53,7 @@ def main(run: StageRun, which: str) -> None:
     model = load_model(MODELS[which], compute.dtype, compute.device, trusted)
     _check_lengths(run, longest_input(model))
 
-    tasks = accuracies(model, tokenizer, settings.tasks)
+    tasks, longest = accuracies(model, tokenizer, settings.tasks)
     measured = perplexity_of(windows, _losses(run, which, model, tokens, windows))
     seconds = run.figures.pop("window_seconds", 0.0)
     if seconds and not run.figures["blocks_restored"]:
@@ -63,7 +63,7 @@ def main(run: StageRun, which: str) -> None:
 
     protocol = {
         "perplexity": perplexity_in_words(settings.perplexity, facts["evaluation"], measured, str(model.dtype)),
-        "tasks": tasks_in_words(settings.tasks),
+        "tasks": tasks_in_words(settings.tasks, tasks, longest),
         "text": facts["evaluation"],
         "versions": {package: version(package) for package in PACKAGES},
     }
@@ -115,7 +115,7 @@ def _check_lengths(run: StageRun, longest: int | None) -> None:
     """Raise ParameterError where a setting asks for more positions than the model has."""
     protocol, tasks = run.params.evaluate.perplexity, run.params.evaluate.tasks
     asked = {"perplexity.window": protocol.window + protocol.bos}
-    if tasks.names:
+    if tasks.names and tasks.max_length is not None:
         asked["tasks.max_length"] = tasks.max_length
     for name, length in asked.items():
         if longest is not None and length > longest:

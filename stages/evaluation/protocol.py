@@ -26,12 +26,14 @@ def perplexity_in_words(protocol: Perplexity, text: Mapping[str, Any], measured:
     )
 
 
-def tasks_in_words(settings: Tasks) -> str:
-    """What lm-eval was asked to do; an empty line where it was asked nothing."""
+def tasks_in_words(settings: Tasks, measured: Mapping[str, Mapping[str, float]], longest: int | None) -> str:
+    """What lm-eval was asked to do; an empty line where it was asked nothing.
+
+    measured: a row a task and group, as `accuracies` gave them. longest: tokens of the longest input.
+    """
     if not settings.names:
         return ""
-    documents = "all documents" if settings.limit is None else f"the first {settings.limit} documents of each"
-    return (
-        f"lm-eval: {', '.join(settings.names)}; {settings.fewshot}-shot, {documents}, at most {settings.max_length} "
-        f"tokens, no chat template; seed {settings.seed}"
-    )
+    told = [
+        f"{name} ({row['fewshot']}-shot, {row['n']} documents)" for name, row in measured.items() if "fewshot" in row
+    ]
+    return f"lm-eval: {', '.join(told)}; at most {longest} tokens a prompt, no chat template; seed {settings.seed}"

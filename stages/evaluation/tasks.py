@@ -4,81 +4,98 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import io
 import logging
-import math
-import sys
+import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import jinja2
+import numpy as np
+import torch
 
-from stages.errors import NotFiniteError, ParameterError, SourceError
+from stages.errors import ParameterError, SourceError
+from stages.evaluation.harness_log import listening
+from stages.evaluation.prompts import CutPrompts
+from stages.evaluation.task_figures import figures_of
 from stages.params.evaluating import Tasks
 
 BOOTSTRAP = 1000
 """Resamplings for the standard error of metrics that have no formula for it (accuracy has one)."""
+NOT_AS_EXPECTED = (LookupError, ValueError, TypeError, AttributeError, AssertionError, re.error)
+"""What a task's own templates, filters and metrics raise; a model that fails raises RuntimeError."""
+
+log = logging.getLogger("secateur")
 
 
-def accuracies(model: Any, tokenizer: Any, settings: Tasks) -> dict[str, dict[str, float]]:
-    """Every metric of every task as plain numbers: {task: {acc, acc_stderr, n}}.
+def accuracies(model: Any, tokenizer: Any, settings: Tasks) -> tuple[dict[str, dict[str, float]], int | None]:
+    """The metrics of every task as plain numbers, and the longest input in tokens (None without tasks).
+
+    {task: {acc, acc_stderr, n, fewshot, truncated, tokens_cut}}: n documents, the number of examples before each,
+    how many of the prompts were cut from the left to the longest input, and the tokens lost by that.
 
     The first `settings.limit` documents of each task, log likelihoods of the answers, no chat
-    template. Raises ParameterError for a task that is not there or does not fit its documents,
-    SourceError for data that cannot be had.
+    template. Raises ParameterError for a task that is not there, does not fit its documents or the model's
+    input, or gives no metric or a wrong one; SourceError for data that cannot be had.
     """
     if not settings.names:
-        return {}
+        return {}, None
     # Imported here: it takes seconds, and a run without tasks need not wait for it.
     import lm_eval
     from lm_eval.models.huggingface import HFLM
 
-    with _quiet():
-        manager = _manager(settings)
-        harness = HFLM(
-            pretrained=model,
-            tokenizer=tokenizer,
-            batch_size=settings.batch_size,
-            max_length=settings.max_length,
-        )
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # HFLM warns that a loaded model is given, as it should be
+    harness = HFLM(
+        pretrained=model, tokenizer=tokenizer, batch_size=settings.batch_size, max_length=settings.max_length
+    )
+    cuts = CutPrompts(harness)
+    with listening() as heard:
+        loaded = _loaded(settings)
+        heard.refuse_errors()
+        _seed(settings.seed)
         with _explained(settings):
-            results = lm_eval.simple_evaluate(
-                model=harness,
-                tasks=list(settings.names),
-                task_manager=manager,
-                num_fewshot=settings.fewshot,
-                limit=settings.limit,
-                bootstrap_iters=BOOTSTRAP,
-                log_samples=False,
-                random_seed=settings.seed,
-                numpy_random_seed=settings.seed,
-                torch_random_seed=settings.seed,
-                fewshot_random_seed=settings.seed,
+            results = lm_eval.evaluate(
+                harness, loaded, limit=settings.limit, bootstrap_iters=BOOTSTRAP, log_samples=False
             )
-    return flattened(results)
+        heard.refuse_errors()
+    for line in cuts.in_words():
+        log.warning("%s", line)
+    return figures_of(results, loaded["tasks"], cuts.by_task), harness.max_length
 
 
-def flattened(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """lm-eval's results with `acc,none` as `acc`, counts as `n`, and nothing that is not a number.
+def _loaded(settings: Tasks) -> dict[str, Any]:
+    """lm-eval's tasks and groups with the examples and seeds that were asked for."""
+    manager = _manager(settings)
+    with _explained(settings):
+        loaded: dict[str, Any] = manager.load(list(settings.names))
+    for name, task in loaded["tasks"].items():
+        _prepare(name, task, settings)
+    return loaded
 
-    Raises NotFiniteError for a metric that is NaN or infinite; a standard error that is (one
-    document) is left out.
-    """
-    table = {}
-    for task, metrics in results["results"].items():
-        row = {}
-        for key, value in metrics.items():
-            metric, _, choice = key.partition(",")
-            if choice and isinstance(value, int | float):
-                name = metric if choice == "none" else f"{metric}_{choice}".replace("-", "_")
-                if math.isfinite(value):
-                    row[name] = value
-                elif not metric.endswith("_stderr"):
-                    raise NotFiniteError(f"{name} of task {task} is {value}: the model's answers are no numbers")
-        if task in results.get("n-samples", {}):
-            row["n"] = results["n-samples"][task]["effective"]
-        table[task] = row
-    return table
+
+def _prepare(name: str, task: Any, settings: Tasks) -> None:
+    """Set a task's number of examples; raises ParameterError where the task does not allow it or is no whole one."""
+    own, wanted = task.get_config("num_fewshot"), settings.fewshot
+    if wanted and own == 0:
+        raise ParameterError(
+            f"evaluate.tasks.fewshot: task {name} says that it takes no examples (num_fewshot: 0), got {wanted}: "
+            "set it to null, each task's own number, or to 0"
+        )
+    task.set_config(key="num_fewshot", value=(own or 0) if wanted is None else wanted)
+    task.set_fewshot_seed(seed=settings.seed)
+    for metric, aggregation in task.aggregation().items():
+        if aggregation is None:
+            raise ParameterError(
+                f"evaluate.tasks.names: task {name} asks for an aggregation of {metric} that lm-eval does not know: "
+                "expected mean, median, perplexity, ... (its metric_list)"
+            )
+
+
+def _seed(seed: int) -> None:
+    """Generated answers are drawn by torch's generator, bootstrapped errors by Python's and NumPy's."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def _manager(settings: Tasks) -> Any:
@@ -107,7 +124,7 @@ def _manager(settings: Tasks) -> Any:
 
 @contextlib.contextmanager
 def _explained(settings: Tasks) -> Iterator[None]:
-    """Turn what lm-eval and datasets raise for data they cannot have or read into one line."""
+    """Turn what lm-eval, datasets and a task's own YAML raise into one line."""
     try:
         yield
     except ConnectionError as error:
@@ -125,13 +142,8 @@ def _explained(settings: Tasks) -> Iterator[None]:
             f"evaluate.tasks.names: a document does not fit its task ({', '.join(settings.names)}): {error}: name "
             "tasks made for this text, or set it to []"
         ) from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Warnings only of what matters; lm-eval's bars are shown to a person, not to a log file."""
-    for name in ("lm_eval", "lm-eval", "datasets", "evaluate", "huggingface_hub"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    target = sys.stderr if sys.stderr.isatty() else io.StringIO()
-    with contextlib.redirect_stderr(target):
-        yield
+    except NOT_AS_EXPECTED as error:
+        raise ParameterError(
+            f"evaluate.tasks.names: a template, filter or metric of {', '.join(settings.names)} does not work: "
+            f"{type(error).__name__}: {error}: put the task's YAML file right, or leave the task out"
+        ) from error

@@ -33,9 +33,11 @@ class Tasks(Section):
     defaults: bool = False
     """Whether lm-eval's own tasks are indexed too (official names need it; takes 16 s)."""
     limit: Positive | None = None
-    fewshot: Annotated[int, Field(ge=0)] = 0
+    fewshot: Annotated[int, Field(ge=0)] | None = None
+    """Examples before each document; None: each task's own number."""
     batch_size: Positive = 8
-    max_length: Positive = 512
+    max_length: Positive | None = None
+    """Tokens of the longest input, longer prompts are cut from the left; None: as many as the model was made for."""
     seed: int = 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from stages.artifacts.task_rows import metrics_in
 from stages.reporting.attention import attention_figures
 from stages.reporting.figures import figures
 from stages.reporting.gather import Findings
@@ -25,7 +26,13 @@ LAYER_WISE = ("pattern", "scope", "refit", "allocation")
 def page(findings: Findings, summary: Mapping[str, Any]) -> str:
     """The whole HTML text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": number, "percent": percent, "share": share, "pattern": pattern}
+    environment.filters |= {
+        "number": number,
+        "percent": percent,
+        "share": share,
+        "pattern": pattern,
+        "metrics": metrics_in,
+    }
     template = environment.from_string((HERE / "page.html").read_text(encoding="utf-8"))
     worst = sorted(findings.rows, key=lambda row: -row["relative_error"])[:MOST_ROWS]
     text = {key: value for key, value in findings.protocol["text"].items() if key not in ("sha256", "files")}

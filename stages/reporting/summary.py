@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -34,11 +34,23 @@ def summarise(findings: Findings) -> dict[str, Any]:
         "attention": dict(findings.attention),
         "structure": told_of(findings.manifest),
         "speed": dict(findings.speed),
+        "notes": list(notes(findings.metrics)),
         "protocol": {kind: findings.protocol[kind] for kind in ("perplexity", "tasks")},
         "solve": findings.solution.get("solve", {}),
         "settings": findings.solution.get("settings", {}),
         "costs": [{"stage": stage.replace("_", " "), **cost} for stage, cost in findings.costs.items()],
     }
+
+
+def notes(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """What limits the figures: prompts of tasks that were cut."""
+    for model, measured in metrics.items():
+        for task, row in measured["tasks"].items():
+            if row.get("truncated"):
+                yield (
+                    f"{task}, {model} model: {row['truncated']} of {row['n']} prompts were cut to the longest input, "
+                    f"{row['tokens_cut']} tokens lost (evaluate.tasks.max_length)"
+                )
 
 
 def exact_roles(rows: Iterable[Row]) -> list[str]:

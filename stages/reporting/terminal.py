@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.artifacts.task_rows import metrics_in
 from stages.reporting.speed import MEGA, speed_rows
 
 
@@ -19,17 +20,17 @@ def short_table(summary: Mapping[str, Any], page: Path) -> str:
         ["mean relative error", "-", f"{pruned['relative_error']:.4f}"],
     ]
     for task, row in dense["tasks"].items():
-        for metric in row:
-            if metric != "n" and not metric.endswith("_stderr"):
-                values = [model["tasks"].get(task, {}).get(metric) for model in (dense, pruned)]
-                table.append([f"{task}, {metric}", *("-" if one is None else f"{one:.3f}" for one in values)])
+        for metric in metrics_in(row):
+            values = [model["tasks"].get(task, {}).get(metric) for model in (dense, pruned)]
+            table.append([f"{task}, {metric}", *("-" if one is None else f"{one:.3f}" for one in values)])
     table += _running(summary)
     costs = [["stage", "seconds", "peak MB"]]
     costs += [
         [one["stage"], f"{one.get('seconds', 0):.1f}", f"{one.get('peak_memory_mb', 0):.0f}"]
         for one in summary["costs"]
     ]
-    return "\n".join([*_aligned(table), "", *_aligned(costs), "", f"report: {page}"])
+    notes = [f"note: {one}" for one in summary["notes"]]
+    return "\n".join([*_aligned(table), *notes, "", *_aligned(costs), "", f"report: {page}"])
 
 
 def _running(summary: Mapping[str, Any]) -> list[list[str]]:

@@ -31,7 +31,7 @@ def workspace(tmp_path, monkeypatch):
     write_params(tmp_path)
     for model, value in (("dense", 29.09), ("pruned", 44.07)):
         measured = {"value": value, "tokens": 20440, "windows": 40}
-        task = {"acc": value / 100, "acc_stderr": 0.01, "n": 200}
+        task = {"acc": value / 100, "acc_stderr": 0.01, "n": 200, "fewshot": 5, "truncated": 0, "tokens_cut": 0}
         write_json(Path(f"metrics/{model}.json"), {"perplexity": measured, "tasks": {"topics": task}})
         protocol = {"perplexity": "a text & how it was cut", "tasks": "lm-eval", "text": {"name": "<news>"}}
         write_json(Path(f"data/evaluation/{model}/protocol.json"), protocol)
@@ -158,6 +158,25 @@ def test_the_dense_row_the_protocol_and_the_plain_truth_are_shown(workspace):
     assert "Unstructured zeros make nothing faster" in text
     assert "someone/&lt;model&gt;" in text
     assert "&lt;news&gt;" in text
+
+
+def test_prompts_that_were_cut_are_told_beside_the_figures_and_counts_are_no_metrics(workspace, capsys):
+    run()
+    assert "longest input" not in PAGE.read_text()
+    for model in ("dense", "pruned"):
+        path = Path(f"metrics/{model}.json")
+        told = json.loads(path.read_text())
+        told["tasks"]["topics"] |= {"truncated": 3, "tokens_cut": 70}
+        write_json(path, told)
+    run()
+    text = PAGE.read_text()
+    assert "topics, pruned model: 3 of 200 prompts were cut to the longest input, 70 tokens lost" in text
+    assert ">topics, acc (n = 200)<" in text
+    assert "topics, fewshot" not in text
+    assert report.show() == 0
+    told = capsys.readouterr().out
+    assert "3 of 200 prompts were cut" in told
+    assert "topics, fewshot" not in told
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 1.0])
