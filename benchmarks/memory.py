@@ -20,10 +20,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from stages.artifacts.manifest import write_manifest
+from stages.yamlfile import read_yaml, yaml_text
 
 ROOT = Path(__file__).parents[1]
 SHAPES = [(8, 512), (16, 512), (32, 512), (8, 1024), (8, 1536)]
@@ -70,9 +70,9 @@ def make(folder: Path, blocks: int, width: int) -> int:
         pq.write_table(pa.table({"token": ids.numpy()}), texts / f"{name}.parquet")
         facts[name] = {"name": "random", "sha256": ""}
     write_manifest(texts, facts)
-    settings = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    settings = read_yaml(ROOT / "params.yaml")
     settings["calibration"] = {"sequences": SEQUENCES, "length": LENGTH}
-    (folder / "params.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    (folder / "params.yaml").write_text(yaml_text(settings), encoding="utf-8")
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
+from stages.yamlfile import parse_yaml, read_yaml, yaml_text
 
 ROOT = Path(__file__).parents[1]
 WINDOW = 512
@@ -68,7 +68,7 @@ def main() -> None:
 
 def settings_of(options: argparse.Namespace, chunk: int) -> dict[str, Any]:
     """params.yaml for the protocol."""
-    settings: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    settings: dict[str, Any] = read_yaml(ROOT / "params.yaml")
     for name in ("calibration", "evaluation"):
         path = getattr(options, name)
         if path is not None:
@@ -99,7 +99,7 @@ class Bench:
     def prepare(self) -> None:
         """fetch, extract and statistics, unless this folder has them for the same settings."""
         self.write(self.settings)
-        done, wanted = self.folder / "prepared.yaml", yaml.safe_dump(self.settings)
+        done, wanted = self.folder / "prepared.yaml", yaml_text(self.settings)
         if done.exists() and done.read_text(encoding="utf-8") == wanted:
             return
         for name in ("fetch", "extract", "statistics"):
@@ -114,7 +114,7 @@ class Bench:
         own = dict(self.settings["methods"].get(method, {}))
         for name, _, value in (option.partition("=") for option in options):
             target = own if name.startswith(":") else solve
-            target[name.removeprefix(":")] = yaml.safe_load(value)
+            target[name.removeprefix(":")] = parse_yaml(value, name)
         self.write({**self.settings, "solve": solve, "methods": {method: own}})
         self.stage("solve")
         cost = json.loads((self.folder / "metrics/cost/solve.json").read_text(encoding="utf-8"))
@@ -154,7 +154,7 @@ class Bench:
         return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(self.threads)}
 
     def write(self, settings: dict[str, Any]) -> None:
-        (self.folder / "params.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        (self.folder / "params.yaml").write_text(yaml_text(settings), encoding="utf-8")
 
 
 COSTS = ("solver_cpu_seconds", "calibration_cpu_seconds", "cpu_seconds", "peak_memory_mb")

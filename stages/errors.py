@@ -1,5 +1,18 @@
 """What a person is told when something cannot go on: one line, with the way out."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> str:
+    """A message that names what there is: "unknown role 'mlp.gat': did you mean mlp.gate? Expected one of ..."."""
+    names = list(known)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    guess = f"did you mean {near[0]}? Expected" if near else "expected"
+    return f"unknown {kind} {name!r}: {guess} one of: {', '.join(names) or 'none'}"
+
 
 class SecateurError(Exception):
     """Something the user can put right; the message says what was expected, what came, what to do."""

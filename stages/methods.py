@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from stages.errors import ParameterError
+from stages.errors import ParameterError, unknown
 
 Room = Literal["solvers", "attention", "structured", "gating", "rotations"]
 SHARED: dict[Room, frozenset[str]] = {
@@ -48,7 +48,7 @@ def room_of(name: str) -> Room:
     for room in SHARED:
         if name in names(room):
             return room
-    raise ParameterError(f"unknown method {name!r}: expected one of {', '.join(names())}")
+    raise ParameterError(unknown("method", name, names()))
 
 
 def removes_units(name: str) -> bool:
@@ -77,8 +77,7 @@ def load(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     kind, known = class_of(name), settings_of(name)
     for setting in settings or {}:
         if setting not in known:
-            expected = ", ".join(known) or "none"
-            raise ParameterError(f"methods.{name}: unknown setting {setting!r}: expected one of: {expected}")
+            raise ParameterError(f"methods.{name}: {unknown('setting', setting, known)}")
     try:
         return TypeAdapter(kind).validate_python(dict(settings or {}))
     except ParameterError as error:

@@ -10,10 +10,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+from stages.yamlfile import read_yaml
 
 RESULTS = Path("results")
 OURS, WEIGHED = "Algorithm 1, fused W", "Algorithm 1, ranked by size of M ∘ W"
@@ -32,7 +33,7 @@ Row = dict[str, Any]
 
 def main() -> None:
     """Write the tables and the figure."""
-    settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["synthetic"]
+    settings = read_yaml(Path("params.yaml"))["synthetic"]
     with (RESULTS / "synthetic.csv").open(encoding="utf-8") as file:
         rows = [{name: value_of(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
     text = summary(rows, settings)

@@ -9,10 +9,11 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+from stages.yamlfile import read_yaml
 
 RESULTS = Path("results")
 COLOURS = ("tab:green", "tab:orange", "tab:red", "tab:purple", "tab:brown", "silver", "tab:cyan", "tab:blue")
@@ -22,7 +23,7 @@ Row = dict[str, Any]
 
 def main() -> None:
     """Write the tables and the figure."""
-    settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["real"]
+    settings = read_yaml(Path("params.yaml"))["real"]
     with (RESULTS / "real.csv").open(encoding="utf-8") as file:
         rows = [
             {name: text if name == "method" else float(text) for name, text in row.items()}

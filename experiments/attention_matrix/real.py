@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from stages import methods
@@ -29,6 +28,7 @@ from stages.models.streamed import StreamedModel
 from stages.runner import progress
 from stages.solvers.contract import Budget, LinearProblem
 from stages.walk import InputStatistics, advance, collect, fitted_sequences, write_embeddings
+from stages.yamlfile import read_yaml
 
 RESULTS, DATA, CPU = Path("results"), Path("../../data"), torch.device("cpu")
 CHUNK = 8
@@ -37,7 +37,7 @@ Settings = dict[str, Any]
 
 def main() -> None:
     """Measure every method on every block, sparsity and length asked for."""
-    settings: Settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["real"]
+    settings: Settings = read_yaml(Path("params.yaml"))["real"]
     torch.set_num_threads(settings["threads"])
     RESULTS.mkdir(exist_ok=True)
     model = StreamedModel(DATA / "model", CPU, "float32")

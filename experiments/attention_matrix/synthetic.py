@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from stages.attention.fused import FusedProblem, MaskDescent, keep_share
@@ -21,6 +20,7 @@ from stages.solvers.contract import Budget, LinearProblem
 from stages.solvers.magnitude import Magnitude
 from stages.solvers.sparsegpt import SparseGpt
 from stages.solvers.wanda import Wanda
+from stages.yamlfile import read_yaml
 
 RESULTS = Path("results")
 OURS, SAFE, WEIGHED = "Algorithm 1, fused W", "Algorithm 1, safe step", "Algorithm 1, ranked by size of M ∘ W"
@@ -56,7 +56,7 @@ class Result:
 
 def main() -> None:
     """Measure and write the table."""
-    settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["synthetic"]
+    settings = read_yaml(Path("params.yaml"))["synthetic"]
     torch.set_num_threads(settings["threads"])
     RESULTS.mkdir(exist_ok=True)
     names = [field.name for field in fields(Result)]

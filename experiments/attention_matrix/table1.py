@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
+from stages.yamlfile import read_yaml
 
 RESULTS = Path("results")
 BENCHMARK = Path("../../benchmarks/quality.py")
@@ -21,7 +21,7 @@ DENSE = "dense"
 
 def main() -> None:
     """Measure every pair, write the table."""
-    settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["table1"]
+    settings = read_yaml(Path("params.yaml"))["table1"]
     RESULTS.mkdir(exist_ok=True)
     runs = {
         (attention, mlp): run_of(settings, attention, mlp)

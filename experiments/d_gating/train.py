@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from model import Classifier, head_groups
 from safetensors import safe_open
 from torch import Tensor, nn
 
 from stages.gating.baselines import GroupLasso
 from stages.gating.gate import gate
+from stages.yamlfile import read_yaml
 
 RESULTS, TEXTS = Path("results"), Path("data/texts.safetensors")
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
@@ -61,7 +61,7 @@ class Texts:
 
 def main() -> None:
     """Make all runs and write the table."""
-    params = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    params = read_yaml(Path("params.yaml"))
     settings = params["train"]
     runs = [
         Run(one["method"], one.get("depth", 2), strength, seed, one["epochs"])

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -24,6 +23,7 @@ from stages.linalg.unit import unit_diagonal
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.workspace import read_statistics
+from stages.yamlfile import read_yaml
 
 RESULTS, DATA = Path("results"), Path("../../data")
 VARIANTS = {
@@ -53,7 +53,7 @@ class Curve:
 
 def main() -> None:
     """Follow every variant on every linear, write the table and the figure."""
-    settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["figure"]
+    settings = read_yaml(Path("params.yaml"))["figure"]
     RESULTS.mkdir(exist_ok=True)
     model = StreamedModel(DATA / "model", torch.device("cpu"))
     curves = [

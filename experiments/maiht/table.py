@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
+from stages.yamlfile import read_yaml
 
 RESULTS = Path("results")
 BENCHMARK = Path("../../benchmarks/quality.py")
@@ -20,7 +20,7 @@ BENCHMARK = Path("../../benchmarks/quality.py")
 
 def main() -> None:
     """Measure every pair of method and sparsity, write the table."""
-    settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["table"]
+    settings = read_yaml(Path("params.yaml"))["table"]
     RESULTS.mkdir(exist_ok=True)
     runs = {
         (method, sparsity): f"{method} {sparsity} {settings['settings']}".strip()

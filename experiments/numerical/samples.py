@@ -8,14 +8,15 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import yaml
 from matplotlib.figure import Figure
 from measured import RESULTS, measured
+
+from stages.yamlfile import read_yaml
 
 
 def main() -> None:
     """Measure every pair of a number and a sparsity, write table and figure."""
-    settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["samples"]
+    settings = read_yaml(Path("params.yaml"))["samples"]
     method, *options = settings["run"].split()
     rows = []
     for count in settings["sequences"]:

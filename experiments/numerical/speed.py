@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
 from matplotlib.figure import Figure
 from measured import RESULTS, measured
+
+from stages.yamlfile import read_yaml
 
 ROOT = Path("../..").resolve()
 FIGURES = ("parameters", "prefill_macs", "peak_memory_mb", "prefill", "decode")
@@ -24,7 +25,7 @@ FIGURES = ("parameters", "prefill_macs", "peak_memory_mb", "prefill", "decode")
 
 def main() -> None:
     """Prune, assemble and measure at every sparsity, write table and figure."""
-    settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["speed"]
+    settings = read_yaml(Path("params.yaml"))["speed"]
     method, *options = settings["run"].split()
     folder, rows = RESULTS / "workspace_speed", []
     for at in settings["sparsities"]:

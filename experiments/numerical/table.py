@@ -10,16 +10,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
 from matplotlib.figure import Figure
 from measured import RESULTS, measured
+
+from stages.yamlfile import read_yaml
 
 SHORT, LONG = "short", "perplexity"
 
 
 def main() -> None:
     """Measure every pair of method and sparsity, write tables and figure."""
-    settings = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["table"]
+    settings = read_yaml(Path("params.yaml"))["table"]
     runs = {
         (name, sparsity): " ".join([run.split()[0], str(sparsity), *run.split()[1:]])
         for name, run in settings["methods"].items()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from stages import methods
-from stages.errors import ParameterError
+from stages.errors import ParameterError, unknown
 from stages.params.base import DType, Positive, Section
 from stages.params.evaluating import Evaluate
+from stages.params.faults import first_fault, misplaced
 from stages.params.fetching import Fetch
 from stages.params.pruning import Solve
+from stages.yamlfile import read_yaml
 
 PATH = Path("params.yaml")
 
@@ -105,37 +105,26 @@ class Params(Section):
     @model_validator(mode="after")
     def _known_methods(self) -> Params:
         known = methods.names()
-        for name in sorted(self.solve.methods() | set(self.methods)):
-            if name not in known:
-                raise ValueError(f"unknown method {name!r}: expected one of {', '.join(known)}")
+        given = {f"solve.rules[{number}].method": rule.method for number, rule in enumerate(self.solve.rules)}
+        given |= {"solve.method": self.solve.method} | {f"methods.{name}": name for name in self.methods}
+        for place, name in given.items():
+            if name is not None and name not in known:
+                raise misplaced(place, unknown("method", name, known))
         return self
 
 
 def read(path: Path = PATH) -> Params:
     """The checked parameters in `path`; raises ParameterError with one line that names the place."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = read_yaml(path)
     except FileNotFoundError:
         raise ParameterError(f"{path} is not in {Path.cwd()}: run stages from the project's folder") from None
-    except yaml.YAMLError as error:
-        where = " ".join(str(error).split())
-        raise ParameterError(f"{path} is not YAML: {where}") from None
+    except OSError as error:
+        raise ParameterError(f"{path} cannot be read ({error.strerror}): expected a file of parameters") from None
+    if not isinstance(values, dict):
+        kind = {type(None): "an empty file", list: "a list"}.get(type(values), repr(values))
+        raise ParameterError(f"{path}: expected the sections {', '.join(Params.model_fields)}, got {kind}")
     try:
         return Params.model_validate(values)
     except ValidationError as error:
-        raise ParameterError(_one_line(path, error)) from None
-
-
-def _one_line(path: Path, error: ValidationError) -> str:
-    """The first fault of `error`, with its place, and how many more there are."""
-    faults = error.errors()
-    first = faults[0]
-    place = ".".join(str(part) for part in first["loc"]) or "the file"
-    message = re.sub(r"^(Value error|Assertion failed), ", "", first["msg"])
-    if first["type"] == "extra_forbidden":
-        message = "unknown setting: take it out, or see params.yaml in the repository for those there are"
-    elif first["type"] != "value_error":
-        shown = "nothing" if first["type"] == "missing" else repr(first["input"])
-        message = f"{message[0].lower()}{message[1:]}, got {shown}"
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return f"{path}: {place}: {message}{more}"
+        raise ParameterError(f"{path}: {first_fault(error, values)}") from None

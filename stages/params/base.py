@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from stages.errors import unknown
+from stages.params.faults import misplaced
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -15,4 +18,15 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 class Section(BaseModel):
     """A part of params.yaml: unknown keys are refused, values never change after reading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_settings(cls, values: Any) -> Any:
+        """Refuse unknown names, and true or false where pydantic would take them for 1 and 0."""
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if name not in cls.model_fields:
+                raise misplaced(str(name), unknown("setting", name, cls.model_fields))
+            if isinstance(value, bool) and cls.model_fields[name].annotation is not bool:
+                raise misplaced(name, f"this setting is no switch: expected another value, got {str(value).lower()}")
+        return values

@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from stages.errors import ParameterError
+from stages.errors import ParameterError, unknown
 from stages.linalg.masks import groups_of
 from stages.models.roles import ROLES
 from stages.params.base import Fraction, Positive, Section
+from stages.params.faults import misplaced
 from stages.params.units import UnitSettings
 
 Pattern = Annotated[str, Field(pattern=r"^(unstructured|[1-9]\d*:[1-9]\d*)$")]
@@ -54,10 +55,10 @@ class Rule(Section):
     @field_validator("roles")
     @classmethod
     def _known_roles(cls, roles: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        known = set(ROLES) | {role.split(".")[0] for role in ROLES}
-        for role in roles or ():
+        known = sorted(set(ROLES) | {role.split(".")[0] for role in ROLES})
+        for number, role in enumerate(roles or ()):
             if role not in known:
-                raise ValueError(f"unknown role {role!r}: expected one of {', '.join(sorted(known))}")
+                raise misplaced(f"[{number}]", unknown("role", role, known))
         return roles
 
     def matches(self, role: str, block: int) -> bool:

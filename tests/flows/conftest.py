@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from stages.yamlfile import read_yaml, yaml_text
 
 ROOT = Path(__file__).parents[2]
 
 STAGE = """
 import json, pathlib, sys, time
-import yaml
+from ruamel.yaml import YAML
 name, needs = sys.argv[1], sys.argv[2:]
-params = yaml.safe_load(open("params.yaml"))[name]
+params = YAML(typ="safe").load(open("params.yaml"))[name]
 with open(params["log"] if "log" in params else "/dev/null", "a") as log:
     log.write(name + "\\n")
 if params.get("fails"):
@@ -67,7 +68,7 @@ class Toy:
                 "metrics": ["metrics/dense.json", "metrics/pruned.json", "metrics/cost/solve.json"],
             },
         }  # fmt: skip
-        (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
+        (folder / "dvc.yaml").write_text(yaml_text({"stages": stages}))
         (folder / ".gitignore").write_text(".cache/\n/sweeps\n/data/*.started\n")
         self.change(extract={"value": 1, "log": str(self.runs)}, solve={"value": 0.5, "log": str(self.runs)})
         self.sh("git", "init", "--quiet")
@@ -78,10 +79,10 @@ class Toy:
     def change(self, **sections: dict[str, Any]) -> None:
         """Lay `sections` over params.yaml."""
         path = self.folder / "params.yaml"
-        values = yaml.safe_load(path.read_text()) if path.exists() else {}
+        values = read_yaml(path) if path.exists() else {}
         for name, section in sections.items():
             values[name] = values.get(name, {}) | section
-        path.write_text(yaml.safe_dump(values))
+        path.write_text(yaml_text(values))
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from flows import repro
 from flows.errors import NetworkFailed, StageFailed
 from flows.graph import read_graph
 from flows.pipeline import _could_not_reach_the_network
 from flows.workspace import name_of
+from stages.yamlfile import read_yaml
 from tests.flows.conftest import wait_for
 
 ALL = ("extract", "solve", "report")
@@ -147,7 +147,7 @@ def test_two_flows_at_once_queue_and_mix_nothing(toy):
     assert (first.returncode, second.returncode) == (0, 0), outputs
     assert "waiting for the run of process" in outputs[1], time.monotonic() - begin
     assert json.loads((toy.folder / "data/solve.json").read_text())["value"] == 0.5
-    lock = yaml.safe_load((toy.folder / "dvc.lock").read_text())
+    lock = read_yaml(toy.folder / "dvc.lock")
     assert lock["stages"]["solve"]["params"]["params.yaml"]["solve"]["value"] == 0.5
     toy.sh("git", "stash", "--include-untracked", "--quiet")
     toy.sh("dvc", "exp", "apply", name_of(["solve.value=0.9", "solve.seconds=0"]))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from stages.yamlfile import read_yaml, yaml_text
 
 ROOT = Path(__file__).parents[2]
 REDUCED: dict[str, Any] = {
@@ -66,8 +67,8 @@ class Project:
     def change(self, **sections: Any) -> None:
         """Lay `sections` over params.yaml."""
         path = self.folder / "params.yaml"
-        values = merge(yaml.safe_load(path.read_text(encoding="utf-8")), sections)
-        path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+        values = merge(read_yaml(path), sections)
+        path.write_text(yaml_text(values), encoding="utf-8")
 
     def commit(self, message: str) -> None:
         self.sh("git", "add", "-A")

@@ -13,9 +13,9 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from stages.artifacts.manifest import sha256_of
+from stages.yamlfile import read_yaml
 
 pytestmark = pytest.mark.pipeline
 FROM_SOLVE = ["solve", "assemble", "compare_attention", "measure_speed", "evaluate", "report"]
@@ -139,7 +139,7 @@ def test_an_experiment_with_other_calibration_and_method_reruns_from_extract(pro
     assert sorted(ran) == sorted(["extract", "statistics", *FROM_SOLVE])
     assert "fetch" not in ran
     assert "evaluate_dense" not in ran
-    assert yaml.safe_load((project.folder / "params.yaml").read_text())["solve"]["method"] == "wanda"
+    assert read_yaml(project.folder / "params.yaml")["solve"]["method"] == "wanda"
     assert "wanda" in project.sh("dvc", "exp", "show", "--csv")
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 
 from stages import gate_training, methods
@@ -30,6 +29,7 @@ from stages.solution import read_rows, read_units, read_weights
 from stages.trained import Trained
 from stages.unit_problems import parameters_of
 from stages.workspace import open_model
+from stages.yamlfile import read_yaml
 
 MODEL, SOLUTION = Path("data/model"), Path("data/solution")
 QUICK = {"steps": 6, "learning_rate": 0.1, "penalty": 40.0}
@@ -373,7 +373,6 @@ def test_scores_do_not_depend_on_the_unit_of_activations(workspace):
 
 
 def test_settings_are_frozen_and_default_to_those_of_params():
-    text = (Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8")
-    values = yaml.safe_load(text)["methods"]["d_gating"]
+    values = read_yaml(Path(__file__).parents[2] / "params.yaml")["methods"]["d_gating"]
     assert values == methods.settings_of("d_gating")
     assert replace(DGating(), steps=3).strength(2) == DGating().penalty

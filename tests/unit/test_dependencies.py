@@ -6,17 +6,17 @@ import ast
 from pathlib import Path
 
 import pytest
-import yaml
 
 from stages import methods
+from stages.yamlfile import read_yaml
 
 ROOT = Path(__file__).parents[2]
-STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
 NEUTRAL = frozenset(
     f"stages/{name}"
     for name in (
         "__init__.py", "artifacts", "blocks", "clock.py", "errors.py", "memory.py", "methods.py", "params", "places.py",
-        "runner.py", "tensorfile.py", "workspace.py",
+        "runner.py", "tensorfile.py", "workspace.py", "yamlfile.py",
     )
 )  # fmt: skip
 """What finds, carries and times results, and is not followed: it changes none."""

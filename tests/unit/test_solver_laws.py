@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from stages import methods
 from stages.linalg.masks import satisfies_groups
 from stages.solvers.contract import Budget, errors_of
+from stages.yamlfile import read_yaml
 from tests.unit.problems import KINDS, diagonal_problem, make_problem
 
 EVERY_SOLVER = pytest.mark.parametrize("name", methods.names("solvers"))
@@ -26,7 +26,7 @@ def scopes_of(name):
 
 @pytest.mark.parametrize("name", methods.names())
 def test_params_yaml_shows_every_setting_with_its_default(name):
-    shown = yaml.safe_load((Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8"))["methods"][name]
+    shown = read_yaml(Path(__file__).parents[2] / "params.yaml")["methods"][name]
     assert shown == methods.settings_of(name)
 
 

@@ -281,7 +281,7 @@ def test_inverses_that_are_lost_on_the_way_are_told_with_advice():
         ("obs_units", {"compare": "all"}, r"methods\.obs_units\.compare"),
         ("newton", {"removed": 1.0}, r"methods\.newton\.removed: expected a fraction"),
         ("newton", {"form": "open"}, r"methods\.newton\.form"),
-        ("flap", {"metrics": "x"}, r"methods\.flap: unknown setting 'metrics': expected one of: metric, standardise"),
+        ("flap", {"metrics": "x"}, r"methods\.flap: unknown setting 'metrics': did you mean metric\? Expected one"),
         ("wanda_units", {"power": 1}, r"methods\.wanda_units: unknown setting 'power': expected one of: none"),
     ],
 )

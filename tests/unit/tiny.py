@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import transformers
-import yaml
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stages.artifacts.manifest import write_manifest
+from stages.yamlfile import yaml_text
 
 VOCABULARY = 96
 _SIZES = {
@@ -107,7 +107,7 @@ def params_values(**sections: Any) -> dict[str, Any]:
 
 def write_params(folder: Path, **sections: Any) -> None:
     """Write a tiny workspace's params.yaml."""
-    (folder / "params.yaml").write_text(yaml.safe_dump(params_values(**sections)), encoding="utf-8")
+    (folder / "params.yaml").write_text(yaml_text(params_values(**sections)), encoding="utf-8")
 
 
 def tiny_workspace(folder: Path, architecture: str = "llama", **sections: Any) -> PreTrainedModel:

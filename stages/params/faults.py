@@ -1,0 +1,61 @@
+"""The one line that tells what is wrong with params.yaml: which parameter, what was expected, what came."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+
+def misplaced(place: str, message: str) -> PydanticCustomError:
+    """A fault for validators to raise: `message` about the setting at `place`, from where the validator stands."""
+    return PydanticCustomError("misplaced", "{message}", {"place": place, "message": message})
+
+
+def first_fault(error: ValidationError, values: Any) -> str:
+    """The first fault in `values`, with its place, and how many more there are."""
+    faults = error.errors()
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return f"{_place(faults[0], values) or 'the file'}: {_message(faults[0])}{more}"
+
+
+def _message(fault: ErrorDetails) -> str:
+    """What was expected and what came, in pydantic's words where they are not ours."""
+    text = re.sub(r"^(Value error|Assertion failed), ", "", fault["msg"])
+    if fault["type"] in ("value_error", "misplaced"):
+        return text
+    if fault["type"] == "missing":
+        return "this setting is required, got nothing: write it there"
+    if fault["type"] == "union_tag_invalid":
+        return f"expected one of {fault['ctx']['expected_tags']}, got {fault['ctx']['tag']!r}"
+    if fault["type"] == "union_tag_not_found":
+        return "this setting is required, got nothing: it tells which others there are"
+    quotes = ": put it in quotes" if fault["type"] == "string_type" and _is_scalar(fault["input"]) else ""
+    return f"{text[0].lower()}{text[1:]}, got {_shown(fault['input'])}{quotes}"
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is not None and not isinstance(value, dict | list)
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 80 else f"{text[:76]} ..."
+
+
+def _place(fault: ErrorDetails, values: Any) -> str:
+    """The parameter's name, as params.yaml has it: pydantic also names the kind of source it took for a section."""
+    place, missing = "", fault["loc"][-1:] if fault["type"] == "missing" else ()
+    for part in fault["loc"]:
+        if isinstance(part, int):
+            place += f"[{part}]"
+            values = values[part] if isinstance(values, Sequence) and part < len(values) else None
+        elif not isinstance(values, dict) or part in values or part in missing:
+            place += f".{part}"
+            values = values.get(part) if isinstance(values, dict) else None
+    context = fault.get("ctx", {})
+    inner = context.get("place") or context.get("discriminator", "").strip("'")
+    return f"{place}.{inner}".replace(".[", "[").strip(".")
