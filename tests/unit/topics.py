@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from stages import evaluate
 from stages.artifacts.manifest import write_manifest
 from stages.runner import run_stage
+from stages.yamlfile import read_yaml, yaml_text
 from tests.unit.tiny import tiny_workspace
 
 TASKS = Path(__file__).parents[2] / "tasks"
@@ -49,9 +49,9 @@ def documents(labels, texts=None):
 
 def write_task(name, **changes):
     """A task like bbc_topics; what is set to None is left out."""
-    told = yaml.safe_load(Path("tasks/bbc_topics.yaml").read_text()) | {"task": name} | changes
+    told = read_yaml(Path("tasks/bbc_topics.yaml")) | {"task": name} | changes
     told = {key: value for key, value in told.items() if value is not None}
-    Path(f"tasks/{name}.yaml").write_text(yaml.safe_dump(told))
+    Path(f"tasks/{name}.yaml").write_text(yaml_text(told))
 
 
 def run(which="dense"):
