@@ -4,6 +4,7 @@ __version__ = "0.1.0"
 
 import os
 import sys
+from types import TracebackType
 
 # Read by OpenMP when torch is imported: idle threads spin for microseconds, not milliseconds, before they sleep.
 # Alone a stage is as fast; two at once on the same cores take three times as long instead of thirty.
@@ -12,3 +13,16 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 # Read by tqdm when it is imported: bars of libraries (lm-eval, datasets) are told to a log file too, but rarely.
 if not sys.stderr.isatty():
     os.environ.setdefault("TQDM_MININTERVAL", "10")
+
+
+def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What `run_stage` does for a stage's work, for what fails before: its imports, its arguments."""
+    from pathlib import Path
+
+    from stages.failures import failed
+
+    sys.exit(failed(Path(sys.argv[0]).stem, error))
+
+
+if sys.argv[:1] == ["-m"]:  # `python -m stages.<name>`, whose own imports are still to come
+    sys.excepthook = _told

@@ -1,18 +1,15 @@
 """The life of one stage: read parameters, do the work, publish the outputs, tell the cost.
 
-Every stage module ends with `sys.exit(run_stage("name", main))`. An error the user can put right
-becomes one line and exit code 2; outputs appear whole or not at all.
+Every stage module ends with `sys.exit(run_stage("name", main))`. Every exception becomes one line and exit
+code 2 (failures.py); outputs appear whole or not at all.
 """
 
 from __future__ import annotations
 
 import argparse
-import errno
 import logging
-import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -30,7 +27,8 @@ from stages.artifacts.atomic import replacing_folder, write_json
 from stages.blocks import runner_of
 from stages.blocks.contract import BlockRunner, Done
 from stages.blocks.plain import PlainRunner
-from stages.errors import ParameterError, SecateurError, UnreachableError
+from stages.errors import ParameterError, SecateurError
+from stages.failures import failed
 from stages.memory import peak_memory_mb
 from stages.places import COSTS
 
@@ -85,7 +83,7 @@ def run_stage(
     cost_name: str | None = None,
     blockwise: bool = False,
 ) -> int:
-    """Run `main` with the parameters at hand and give the exit code: 0, 2 (told why) or 130 (stopped).
+    """Run `main` with the parameters at hand and give the exit code: 0, 2 (failed) or 130 (stopped), told in a line.
 
     blockwise: its blocks are Prefect's tasks where there is a server.
     """
@@ -116,33 +114,11 @@ def run_stage(
             "peak_memory_mb": peak_memory_mb(),
         }
         write_json(COSTS / f"{cost_name or name}.json", cost)
-    except UnreachableError as error:
-        return _failed(name, str(error), kind="network error")
-    except SecateurError as error:
-        return _failed(name, str(error))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        free = shutil.disk_usage(".").free / 1e9
-        return _failed(name, f"the disk is full ({free:.1f} GB free in {Path.cwd()}): free some, then run again")
-    except KeyboardInterrupt:
-        return _failed(name, "stopped; finished blocks are kept, run again to go on", code=130)
+    except KeyboardInterrupt as stop:
+        return failed(name, stop)
+    except (Exception, SystemExit) as error:  # a library's sys.exit is no way for a stage to end either
+        return failed(name, error)
     return 0
-
-
-def _failed(name: str, message: str, code: int = 2, kind: str = "error") -> int:
-    print(f"{name}: {kind}: {' '.join(message.split())}", file=sys.stderr, flush=True)
-    _bring_back_last_outputs()
-    return code
-
-
-def _bring_back_last_outputs() -> None:
-    """DVC deletes a stage's outputs before it runs: after a failure, take the last good ones from its cache."""
-    stage = os.environ.get("DVC_STAGE")
-    if stage and shutil.which("dvc") and Path("dvc.lock").exists():
-        command = ["dvc", "checkout", "--quiet", "--force", stage]
-        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-            log.info("the outputs of the last successful run are back in place")
 
 
 def parser_of(name: str, description: str) -> argparse.ArgumentParser:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,25 @@ from pathlib import Path
 from typing import Any
 
 MODE = 0o644
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EFBIG)
+"""Of errors that a write raises without a file's name."""
+TEMPORARY = re.compile(r"(?<![^/\s'\"(])\.([^/\s'\"]+?)(?:\.\d+|\.[a-z0-9_]{8})?\.tmp(?![^/\s'\",;:)])")
+
+
+def final_names(text: str) -> str:
+    """`text` with the names of finished files and folders in the place of the temporary ones they are written under."""
+    return TEMPORARY.sub(r"\1", text)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give the disk's errors in the body, which name no file where a write raised them, the name `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in DISK:
+            error.filename = str(path)
+        raise
 
 
 @contextmanager
@@ -19,10 +40,11 @@ def replacing_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
-        yield temporary
-        sync(temporary)
-        temporary.chmod(MODE)
-        temporary.replace(path)
+        with naming(path):
+            yield temporary
+            sync(temporary)
+            temporary.chmod(MODE)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -31,24 +53,32 @@ def replacing_file(path: Path) -> Iterator[Path]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """An empty temporary folder beside `path`, which takes its place if the body succeeds.
 
-    Leftovers of runs that were killed are removed first: one process writes a folder at a time.
+    Leftovers of runs that were killed are removed first: one process writes a folder at a time. The old folder comes
+    back if the run ends between the two renames.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary, old = path.parent / f".{path.name}.tmp", path.parent / f".{path.name}.old"
-    for leftover in (temporary, old):
-        shutil.rmtree(leftover, ignore_errors=True)
+    _settle(path, temporary, old)
     temporary.mkdir()
     try:
-        yield temporary
-        for file in sorted(temporary.rglob("*")):
-            if file.is_file() and not file.stat().st_nlink > 1:
-                sync(file)
-        if path.exists():
-            path.rename(old)
-        temporary.rename(path)
+        with naming(path):
+            yield temporary
+            for file in sorted(temporary.rglob("*")):
+                if file.is_file() and not file.stat().st_nlink > 1:
+                    sync(file)
+            if path.exists():
+                path.rename(old)
+            temporary.rename(path)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        _settle(path, temporary, old)
+
+
+def _settle(path: Path, temporary: Path, old: Path) -> None:
+    """Leave only `path`, which is the old folder where no new one took its place."""
+    if old.exists() and not path.exists():
+        old.rename(path)
+    for leftover in (temporary, old):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 
 from stages.artifacts.store import BlockStore
+from stages.errors import SecateurError
+from stages.failures import BlockError
 
 Work = Callable[[Path], Mapping[str, float] | None]
 """Writes a block's result to a path; may give figures (seconds) to add up over the blocks."""
@@ -24,11 +26,18 @@ class Block:
     index: int
     key: str
     suffix: str = ".safetensors"
+    noun: str | None = "block"
+    """What one piece of the stage's work is; None where there is only one."""
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
+        """What Prefect's page calls it."""
         return f"{self.task} {self.index}"
+
+    @property
+    def place(self) -> str:
+        """What errors call it."""
+        return f"{self.noun} {self.index}" if self.noun else self.task.replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -61,12 +70,21 @@ class Place:
 
 
 def perform(block: Block, work: Work) -> Done:
-    """The block's result from the store; where there is none, the one `work` makes."""
-    store, figures = BlockStore(block.task), dict[str, float]()
-    found = store.find(block.key, block.suffix)
-    if found is not None:
-        return Done(found, made=False)
-    path = store.make(block.key, lambda temporary: figures.update(work(temporary) or {}), block.suffix)
+    """The block's result from the store; where there is none, the one `work` makes.
+
+    Raises SecateurError as `work` does, and BlockError, which names the block, for any other exception.
+    """
+    figures = dict[str, float]()
+    try:
+        store = BlockStore(block.task)
+        found = store.find(block.key, block.suffix)
+        if found is not None:
+            return Done(found, made=False)
+        path = store.make(block.key, lambda temporary: figures.update(work(temporary) or {}), block.suffix)
+    except SecateurError:
+        raise
+    except Exception as error:
+        raise BlockError.of(error, block.place) from error
     return Done(path, made=True, figures=figures)
 
 

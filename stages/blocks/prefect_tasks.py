@@ -25,7 +25,6 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from stages.artifacts.manifest import sha256_of
 from stages.blocks.cluster import check, local_cluster
 from stages.blocks.contract import Block, Done, Place, Work, perform_at
-from stages.errors import SecateurError
 from stages.params import Workers
 
 RESULTS = Path(".cache/prefect")
@@ -59,12 +58,12 @@ class PrefectRunner:
         """Run a stage's main function as a flow; its own error comes out, not Prefect's account of it."""
         for logger in ("prefect.task_runs", "prefect.flow_runs"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
-        told: list[SecateurError] = []
+        told: list[Exception] = []
 
         def stage() -> Any:
             try:
                 main()
-            except SecateurError as error:
+            except Exception as error:
                 told.append(error)
                 return Failed(message=str(error))
 
