@@ -59,13 +59,8 @@ def compared(
 
 def heads_of(asked: Asked) -> Heads:
     """Asked in float32 where it is less, since the softmax of a half-precision logit is not worth comparing."""
-    query, key, mask, scaling, softcap = asked
-    if query.dtype.itemsize >= 4:
-        return Heads(*asked)
-    if mask is not None:
-        hidden = mask <= torch.finfo(mask.dtype).min / 2
-        mask = mask.float().masked_fill(hidden, torch.finfo(torch.float32).min)
-    return Heads(query.float(), key.float(), mask, scaling, softcap)
+    wide = torch.promote_types(asked.query.dtype, torch.float32)
+    return Heads(*asked._replace(query=asked.query.to(wide), key=asked.key.to(wide)))
 
 
 def _block_errors(dense: StreamedModel, pruned: StreamedModel, index: int, chunks: list[States]) -> BlockErrors:

@@ -20,7 +20,8 @@ class Heads(NamedTuple):
 
     query: (sequences, heads, n, d_head); key: (sequences, key heads, n, d_head), after norms and rotary embedding;
            heads are a multiple of key heads, and those that share one lie together.
-    mask:  added to the logits, (sequences or 1, heads or 1, n, n), 0 or very negative; None: all see all.
+    mask:  added to the logits, (sequences or 1, heads or 1, n, n), 0 or the lowest number of its dtype, which may be
+           another than the query's; None: all see all.
     scaling: s; softcap: logits z become cap tanh(z / cap), None: they stay.
     """
 

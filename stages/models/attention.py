@@ -12,8 +12,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._pytree import tree_map_only
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
@@ -24,6 +26,7 @@ from stages.models.streamed import Finished, StreamedModel
 from stages.models.structure import Linear
 
 NAME = "secateur_asked"
+MASK = "attention_mask"
 
 
 class Asked(NamedTuple):
@@ -48,12 +51,19 @@ class AttentionProbe:
     """A context in which block `index` of `model` is loaded and its attention can be asked for queries and keys.
 
     `model` must not be in another context at that time. linears: its q and k.
+
+    Queries and keys are made in the dtype of the weights of q and k that are tried, float32 or float64, whatever the
+    model's: what enters the attention is the model's own, in its dtype, and is widened with the biases and norms of
+    the attention. In half precision steps smaller than 2⁻⁸ of a weight would be lost, and gradients vanish in
+    float16. It costs no second block: the weights tried are in memory already, and those of v and o are not widened.
     """
 
     def __init__(self, model: StreamedModel, index: int) -> None:
         self._model, self._index = model, index
         self.linears = query_and_key(model, index)
-        self._attention = model.module(self.linears[0].name.rpartition(".")[0])
+        name = self.linears[0].name.rpartition(".")[0]
+        self._attention = model.module(name)
+        self._weights = {linear.tensor.removeprefix(f"{name}.") for linear in model.linears(index)}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -83,13 +93,20 @@ class AttentionProbe:
     def asked(self, call: Call, weights: Mapping[Linear, Tensor]) -> Asked:
         """Queries and keys with other weights (d_out, d_in) of q and k, in which they can be differentiated.
 
+        weights: all in one dtype, that of the result but for its mask.
+
         Raises ArchitectureError where the model's attention does not ask the function it is told to use.
         """
-        inner = {
-            f"{linear.name.rpartition('.')[2]}.weight": linear.weight(weight) for linear, weight in weights.items()
-        }
+        dtype, inner = next(iter(weights.values())).dtype, dict[str, Tensor]()
+        for name, value in (*self._attention.named_parameters(), *self._attention.named_buffers()):
+            if name not in self._weights and value.is_floating_point():
+                inner[name] = value.to(dtype)
+        for linear, weight in weights.items():
+            inner[f"{linear.name.rpartition('.')[2]}.weight"] = linear.weight(weight)
+        # The mask stays: what it excludes is told by the lowest number of its own dtype.
+        kwargs = {name: value if name == MASK else _widened(value, dtype) for name, value in call.kwargs.items()}
         try:
-            functional_call(self._attention, inner, call.args, call.kwargs)
+            functional_call(self._attention, inner, _widened(call.args, dtype), kwargs)
         except Finished as finished:
             found: Asked = finished.found
             return found
@@ -97,6 +114,11 @@ class AttentionProbe:
             f"{type(self._attention).__name__} does not use transformers' attention functions: its attention "
             "matrix cannot be reached; use a layer-wise method for attention.q and attention.k"
         )
+
+
+def _widened(values: Any, dtype: torch.dtype) -> Any:
+    """Whatever tensors of floats are in `values`, nested, in this dtype."""
+    return tree_map_only(Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, values)
 
 
 def _zeros(width: int, inputs: Tensor) -> Tensor:
