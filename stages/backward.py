@@ -19,7 +19,7 @@ from stages.artifacts.store import BlockStore, key_of
 from stages.artifacts.tokens import read_tokens, sample_windows
 from stages.blocks.contract import Block
 from stages.entering import Entering
-from stages.errors import ArtifactError, NotFiniteError, ParameterError
+from stages.errors import ArtifactError, NotFiniteError
 from stages.linalg.gram import GramSum
 from stages.models.gradients import differentiable, loss_gradient
 from stages.models.streamed import StreamedModel
@@ -65,11 +65,14 @@ def read_salience(path: Path, kind: Kind) -> dict[str, Tensor]:
 
 
 class Backward:
-    """The walk, block by block from the last; gradients leaving a block are made again where they are not there."""
+    """The walk, block by block from the last; gradients leaving a block are made again where they are not there.
+
+    In the model's dtype, but in float32 where that is float16, in which gradients of a mean over tokens vanish.
+    """
 
     def __init__(self, model: StreamedModel, identity: str, chunk: int) -> None:
         if model.dtype == torch.float16:
-            raise ParameterError("compute.dtype: gradients vanish in float16: expected float32 or bfloat16")
+            model = model.in_dtype("float32")
         self._model, self._entering = model, Entering(model, chunk)
         self._wide = torch.promote_types(model.dtype, torch.float32)
         self._store = BlockStore("gradients")

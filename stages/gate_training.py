@@ -49,7 +49,7 @@ def train(run: StageRun, model: StreamedModel, identity: str, kinds: Sequence[Un
     Raises ParameterError for what the settings of solve and the method cannot be together.
     """
     settings: DGating = methods.load(run.params.solve.method, run.params.methods.get(run.params.solve.method, {}))
-    _check(run.params, model, settings)
+    _check(run.params, settings)
     training = _Training(
         run.params, model, identity, settings, kinds, [one for one, ours in zip(kinds, free, strict=True) if ours]
     )
@@ -65,9 +65,7 @@ def held_out() -> tuple[Tensor, Tensor]:
     return windows[:-held], windows[-held:]
 
 
-def _check(params: Params, model: StreamedModel, settings: DGating) -> None:
-    if model.dtype == torch.float16:
-        raise ParameterError("compute.dtype: gradients vanish in float16: expected float32 or bfloat16")
+def _check(params: Params, settings: DGating) -> None:
     if params.solve.units.choice != "dense":
         raise ParameterError(
             f"solve.units.choice: {params.solve.method} chooses by its gates: expected dense, got "

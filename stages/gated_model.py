@@ -62,11 +62,12 @@ class GatedModel:
 def gated_model(model: StreamedModel, settings: DGating, units: Sequence[Units], everything: int) -> GatedModel:
     """Load the model whole and gate `units`; everything: parameters of all units of the model.
 
-    Where weights are trained they are so in float32 at least, for steps of a hundred-thousandth of a weight.
+    Where weights are trained they are so in float32 at least, for steps of a hundred-thousandth of a weight. So is
+    a float16 model, in which gradients vanish.
     """
-    frozen, dtype = settings.weights == "frozen", model.dtype
-    dtype = dtype if frozen else torch.promote_types(dtype, torch.float32)
-    net = _whole(model, dtype)
+    frozen, narrow = settings.weights == "frozen", model.dtype
+    keeps = frozen and narrow != torch.float16
+    net = _whole(model, narrow if keeps else torch.promote_types(narrow, torch.float32))
     linears = [] if frozen else [linear for index in range(model.blocks) for linear in model.linears(index)]
     weights = list[nn.Parameter]()
     if settings.weights == "lora":

@@ -11,7 +11,6 @@ from torch import Tensor
 from stages.errors import ArtifactError
 from stages.layout import Layout
 from stages.models.fresh import Answer, Job, Way, answers
-from stages.models.streamed import StreamedModel
 from stages.pruned import Pruned
 
 TOKENS = 64
@@ -27,7 +26,7 @@ def compare_afresh(
     those of the masked dense model, which is asked for the whole sequence at once. Gives the figures for the manifest;
     raises ArtifactError where logits differ by more than `largest` or another token was chosen.
     """
-    model = StreamedModel(pruned.model.checkpoint.folder, pruned.model.device, "float32", trust_remote_code)
+    model = pruned.model.in_dtype("float32")
     begin = tokens[: min(TOKENS, (model.positions or TOKENS + NEW_TOKENS) - NEW_TOKENS)].tolist()
     ways: tuple[Way, ...] = ("plain",) if layout.code is None else ("remote", "imported")
     jobs = [Job(str(folder.resolve()), begin, NEW_TOKENS, way, str(model.device), trust_remote_code) for way in ways]

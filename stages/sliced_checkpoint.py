@@ -133,7 +133,7 @@ def compare_sliced(
     rounding of the dtype they are stored in).
     """
     ids, dtype = tokens[:TOKENS].unsqueeze(0), str(model.dtype).removeprefix("torch.")
-    dense = StreamedModel(model.checkpoint.folder, model.device, "float64")
+    dense = model.in_dtype("float64")
     with projecting(dense, cached(solutions), range(dense.blocks), _final(solutions)):
         meant = dense.logits(ids)
     found = StreamedModel(folder, model.device, "float64").logits(ids)

@@ -45,7 +45,7 @@ class StreamedModel:
         self, folder: Path, device: torch.device, dtype: str = "auto", trust_remote_code: bool = False
     ) -> None:
         settle_vector_math()
-        self.checkpoint = Checkpoint(folder)
+        self.checkpoint, self._trusts = Checkpoint(folder), trust_remote_code
         self.device, self.stored = device, self.checkpoint.dtype()
         self.dtype = dtype_of(dtype, self.stored)
         self._model = build_skeleton(folder, self.dtype, trust_remote_code)
@@ -58,6 +58,10 @@ class StreamedModel:
         self._entering: Tensor | None = None
         self._added_biases: dict[str, nn.Module] = {}
         self._lend(self._outside_names(embeddings=False))
+
+    def in_dtype(self, dtype: str) -> StreamedModel:
+        """The same model, to be run in another dtype."""
+        return StreamedModel(self.checkpoint.folder, self.device, dtype, self._trusts)
 
     def linears(self, index: int) -> list[Linear]:
         """The linears of block `index`."""

@@ -238,31 +238,26 @@ def test_settings_out_of_range_are_told(settings, told):
 
 
 @pytest.mark.parametrize(
-    ("settings", "solve", "compute", "told"),
+    ("settings", "solve", "told"),
     [
         (
             {"batch": 7},
             {},
-            {},
             "methods.d_gating.batch: expected at most the 5 calibration.sequences that are not held out, got 7",
         ),
-        ({}, {}, {"dtype": "float16"}, "compute.dtype: gradients vanish in float16"),
-        ({}, {"inputs": "pruned", "units": {"choice": "pruned"}}, {}, "solve.units.choice: d_gating chooses by its"),
-        ({"weights": "trained"}, {"units": {"compensation": "weights"}}, {}, "expected auto or none, got weights"),
-        ({"weights": "trained"}, {"inputs": "pruned", "target": "corrected"}, {}, "solve.target: the dense model's"),
-        ({}, {"inputs": "pruned", "target": "corrected"}, {}, "solve.target: the dense model's"),
-        ({}, {"sparsity": 0.0, "rules": [{"sparsity": 0.0}]}, {}, "d_gating has nothing to gate"),
-        ({}, {"sparsity": 0.9, "rules": [{"roles": ["mlp"], "sparsity": 0.0}]}, {}, "solve.sparsity: 0.9"),
-        ({}, {"rules": [{"blocks": [3, 4], "sparsity": 0.0}]}, {}, "solve.rules[0].blocks: expected some of the"),
-        ({}, {"pattern": "2:4"}, {}, "solve.pattern: d_gating removes whole heads and channels"),
-        ({"learning_rate": 1e30}, {}, {}, "not finite"),
+        ({}, {"inputs": "pruned", "units": {"choice": "pruned"}}, "solve.units.choice: d_gating chooses by its"),
+        ({"weights": "trained"}, {"units": {"compensation": "weights"}}, "expected auto or none, got weights"),
+        ({"weights": "trained"}, {"inputs": "pruned", "target": "corrected"}, "solve.target: the dense model's"),
+        ({}, {"inputs": "pruned", "target": "corrected"}, "solve.target: the dense model's"),
+        ({}, {"sparsity": 0.0, "rules": [{"sparsity": 0.0}]}, "d_gating has nothing to gate"),
+        ({}, {"sparsity": 0.9, "rules": [{"roles": ["mlp"], "sparsity": 0.0}]}, "solve.sparsity: 0.9"),
+        ({}, {"rules": [{"blocks": [3, 4], "sparsity": 0.0}]}, "solve.rules[0].blocks: expected some of the"),
+        ({}, {"pattern": "2:4"}, "solve.pattern: d_gating removes whole heads and channels"),
+        ({"learning_rate": 1e30}, {}, "not finite"),
     ],
 )
-def test_what_cannot_be_trained_is_told_in_a_line(settings, solve, compute, told, workspace):
-    sections = asked(settings={"steps": 3, **settings}, **solve)
-    if compute:
-        sections["compute"] = compute
-    place = workspace("llama", **sections)
+def test_what_cannot_be_trained_is_told_in_a_line(settings, solve, told, workspace):
+    place = workspace("llama", **asked(settings={"steps": 3, **settings}, **solve))
     place.run("extract", "statistics")
     code, line = place.fail("solve")
     assert code == 2

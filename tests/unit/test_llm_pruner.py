@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from stages import methods
 from stages.artifacts.store import BlockStore
 from stages.backward import Backward, calibration_windows, read_salience
-from stages.errors import ArtifactError, ParameterError
+from stages.errors import ArtifactError
 from stages.models.units import KINDS, units_of
 from stages.params import Compute
 from stages.structured.contract import UnitProblem
@@ -123,8 +123,15 @@ def test_texts_that_the_states_were_not_made_of_are_refused(workspace):
         calibration_windows()
 
 
-def test_float16_is_refused(workspace):
-    workspace("llama").run("extract")
-    model, identity = open_model(Compute(device="cpu", dtype="float16"))
-    with pytest.raises(ParameterError, match="gradients vanish in float16"):
-        Backward(model, identity, 4)
+def test_float16_models_are_differentiated_in_float32(workspace, tmp_path):
+    place = workspace("llama", compute={"dtype": "float16"})
+    place.run("extract")
+    for dtype in ("float16", "float32"):
+        model, identity = open_model(Compute(device="cpu", dtype=dtype))
+        walk = Backward(model, identity, 4)
+        walk.write(2, tmp_path / dtype)
+        walk.forget()
+    found, expected = (read_salience(tmp_path / dtype, KINDS[0]) for dtype in ("float16", "float32"))
+    for term, values in expected.items():
+        assert values.any()
+        torch.testing.assert_close(found[term], values)
