@@ -22,7 +22,7 @@ from stages.linalg.unit import unit_diagonal
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.params.pruning import Solve
-from stages.solution import BlockSolution
+from stages.solution import BlockSolution, in_stored_dtype
 from stages.solvers.contract import LinearProblem, LinearSolution, LinearSolver, errors_of
 from stages.walk import InputStatistics
 
@@ -165,9 +165,9 @@ class BlockSolver:
         """One entry a linear; the error is that of the weights as they will be stored, against the dense ones."""
         first = chosen[0]
         refits = not first.leaves_dense and (first.solver.refits or first.refit != "none" or first.corrects_target)
-        weight = solution.weight.to(self.model.stored)
-        errors = errors_of(problem, weight.to(problem.target.dtype))
-        weights, keeps = weight.split(problem.rows), solution.keep.split(problem.rows)
+        parts, keeps = zip(linears, solution.weight.split(problem.rows), strict=True), solution.keep.split(problem.rows)
+        weights = [in_stored_dtype(part, self.model.stored, linear, "weights") for linear, part in parts]
+        errors = errors_of(problem, torch.cat(weights).to(problem.target.dtype))
         for i, (linear, one) in enumerate(zip(linears, chosen, strict=True)):
             kept = int(keeps[i].sum())
             row: Row = {

@@ -19,7 +19,7 @@ from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.models.units import Kind, Units, units_of
 from stages.params.pruning import Solve
-from stages.solution import BlockSolution
+from stages.solution import BlockSolution, in_stored_dtype
 from stages.structured.contract import UnitMethod, UnitScorer
 from stages.structured.ranking import keep_best
 from stages.unit_problems import unit_problem
@@ -70,7 +70,7 @@ class UnitSolver:
                         kept[units.kind] = self._chosen(units, one)
                         solved[name] = self._sink(units, kept[units.kind], weight, wanted, correction, one)
                     else:
-                        solved[name] = self._source(weight, wanted, correction, one)
+                        solved[name] = self._source(linears[name], weight, wanted, correction, one)
                     if put:
                         self._put(linears[name], solved[name])
         for units in kinds:
@@ -130,17 +130,21 @@ class UnitSolver:
             except NotPositiveDefiniteError as fault:
                 raise NotPositiveDefiniteError(f"block {units.block}, {units.sink.name}: {fault}") from None
             weight = found.weight
-        weight, bias = weight.to(self.model.stored), None
+        stored, bias, shift = self.model.stored, None, None
+        weight = in_stored_dtype(weight, stored, units.sink, "weights")
         if how in ("bias", "affine") and not bool(columns.all()):
-            bias = ((target - weight.to(target)) @ one.mean).to(self.model.stored)
+            before = self.model.stored_bias(units.sink).to(target)
+            bias = in_stored_dtype(before + (target - weight.to(target)) @ one.mean, stored, units.sink, "biases")
+            shift = bias.to(target) - before
         changed = found is not None or correction.strength != 0 or self.trained is not None
-        error = _error(weight.to(target), bias, dense, one)
+        error = _error(weight.to(target), shift, dense, one)
         full = columns.expand(dense.shape).cpu()
-        stored = None if bias is None else self.model.stored_bias(units.sink) + bias.cpu()
-        return _Solved(weight, full, changed, error, correction, found, stored)
+        return _Solved(weight, full, changed, error, correction, found, None if bias is None else bias.cpu())
 
-    def _source(self, dense: Tensor, target: Tensor, correction: Correction, one: InputStatistics) -> _Solved:
-        weight = target.to(self.model.stored)
+    def _source(
+        self, linear: Linear, dense: Tensor, target: Tensor, correction: Correction, one: InputStatistics
+    ) -> _Solved:
+        weight = in_stored_dtype(target, self.model.stored, linear, "weights")
         keep = torch.ones(dense.shape, dtype=torch.bool)
         error = _error(weight.to(target), None, dense, one)
         changed = not torch.equal(weight, dense.to(weight.dtype))
@@ -163,12 +167,11 @@ class UnitSolver:
         }  # fmt: skip
 
 
-def _error(weight: Tensor, bias: Tensor | None, dense: Tensor, one: InputStatistics) -> float:
-    """‖(W - W₀) x + b‖² / ‖W₀ x‖² over the tokens; of rows that go with their units nothing is lost here."""
+def _error(weight: Tensor, shift: Tensor | None, dense: Tensor, one: InputStatistics) -> float:
+    """‖(W - W₀) x + s‖² / ‖W₀ x‖² over the tokens; of rows that go with their units nothing is lost here."""
     away = weight - dense
     lost = row_energies(away, one.gram).double().sum()
-    if bias is not None:
-        shift = bias.to(dense)
+    if shift is not None:
         lost += (2 * shift @ (away @ one.mean) + shift.square().sum()).double()
     there = row_energies(dense, one.gram).double().sum()
     return float(lost / there) if float(there) > 0 else 0.0

@@ -25,7 +25,7 @@ from stages.models.capture import adders, input_groups
 from stages.models.stepwise import Stepwise, Stop
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
-from stages.walk import InputStatistics, finite, fitted_sequences
+from stages.walk import InputStatistics, fitted_sequences, in_dtype
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class BlockVisit:
         """Write what leaves the block, with all weights put."""
         with writer_of(target, file_format, states_shape(self._pruned.states), dtype) as writer:
             for states in self._steps.outputs():
-                writer.append(finite(states, f"block {self._index} gives").to(dtype))
+                writer.append(in_dtype(states, dtype, f"block {self._index} gives"))
 
     def _stepwise(self, stream: Stream) -> Stepwise:
         chunks = -(-self._sequences // self._chunk)
@@ -101,7 +101,7 @@ class BlockVisit:
 
     def _compared(self, group: int, linears: tuple[Linear, ...], dense: Stream) -> InputStatistics:
         """The same, and what the linears lack: on most sequences, and on those held out."""
-        lacks = _Lacks(linears, dense.model, self._adders[group])
+        lacks = _Lacks(linears, dense.model, self._adders[group], self._dtype)
         grams = self._no_gram(linears), self._no_gram(linears)
         crosses = self._no_cross(lacks), self._no_cross(lacks)
         start, fitted = 0, fitted_sequences(self._sequences)
@@ -128,23 +128,27 @@ class _Lacks:
     """How the shortfall of some linears is summed.
 
     For an adder, token by token; for others from the mean of x x₀ᵀ, since W₀ can be applied to the mean.
+    In the dtype of the sums: differences of half-precision states, rounded, are mostly noise, or overflow.
     """
 
-    def __init__(self, linears: tuple[Linear, ...], dense: StreamedModel, adds: bool) -> None:
-        self._weights = [dense.weight(linear) for linear in linears]
-        self._adds = adds
+    def __init__(self, linears: tuple[Linear, ...], dense: StreamedModel, adds: bool, dtype: torch.dtype) -> None:
+        self._weights = [dense.weight(linear).to(dtype) for linear in linears]
+        self._adds, self._dtype = adds, dtype
         self.widths = linears[0].shape[1], linears[0].shape[0 if adds else 1]
 
     def paired(self, ours: Stop, theirs: Stop) -> Tensor:
         """What is multiplied with x: δ, or x₀."""
         if not self._adds:
             return theirs.inputs
-        lack = (theirs.inputs - ours.inputs) @ self._weights[0].T
-        return lack + (theirs.stream - ours.stream).view_as(lack)
+        lack = self._away(ours.inputs, theirs.inputs) @ self._weights[0].T
+        return lack + self._away(ours.stream, theirs.stream).view_as(lack)
 
     def shortfall(self, gram: GramSum, cross: CrossSum) -> Shortfall:
         """The means."""
         mean, other = gram.mean_gram(), cross.mean_cross()
         if self._adds:
             return Shortfall(mean, other)
-        return Shortfall(mean, (other - mean) @ torch.cat(self._weights).T.to(mean.dtype))
+        return Shortfall(mean, (other - mean) @ torch.cat(self._weights).T)
+
+    def _away(self, ours: Tensor, theirs: Tensor) -> Tensor:
+        return theirs.to(self._dtype) - ours.to(self._dtype)

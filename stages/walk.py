@@ -88,7 +88,7 @@ def write_embeddings(model: StreamedModel, tokens: Tensor, path: Path, file_form
     shape = (*tokens.shape, model.width)
     with writer_of(path, file_format, shape, dtype) as writer:  # type: ignore[arg-type]
         for states in model.embed(tokens):
-            writer.append(finite(states, "the embeddings give").to(dtype))
+            writer.append(in_dtype(states, dtype, "the embeddings give"))
 
 
 def advance(
@@ -104,7 +104,7 @@ def advance(
     """Write what block `index`, with `replaced` tensors, makes of the hidden states in `source`."""
     with model.loaded(index, replaced), writer_of(target, file_format, states_shape(source), dtype) as writer:
         for states in read_states(source, chunk):
-            writer.append(finite(model.run(index, states), f"block {index} gives").to(dtype))
+            writer.append(in_dtype(model.run(index, states), dtype, f"block {index} gives"))
 
 
 def finite(states: Tensor, what: str) -> Tensor:
@@ -114,3 +114,14 @@ def finite(states: Tensor, what: str) -> Tensor:
             f"{what} hidden states that are not finite: use compute.dtype float32 or bfloat16, or check the model"
         )
     return states
+
+
+def in_dtype(states: Tensor, dtype: torch.dtype, what: str) -> Tensor:
+    """The states in the dtype that they are stored in; raises NotFiniteError unless they are finite before and then."""
+    stored = finite(states, what).to(dtype)
+    if dtype != states.dtype and not torch.isfinite(stored).all():
+        raise NotFiniteError(
+            f"{what} hidden states of {float(states.abs().max()):g}: expected at most {torch.finfo(dtype).max:g}, "
+            f"which {str(dtype).removeprefix('torch.')} holds: set extract.dtype to auto, float32 or bfloat16"
+        )
+    return stored
