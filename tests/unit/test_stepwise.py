@@ -14,9 +14,9 @@ CPU = torch.device("cpu")
 NOTHING, TWO_CHUNKS, ALL = 0, 2 * 2 * 12 * (4 * 32 + 64) * 4, 1e9
 
 
-def opened(folder, architecture):
+def opened(folder, architecture, dtype="float32"):
     save_tiny(folder, architecture)
-    model = StreamedModel(folder, CPU)
+    model = StreamedModel(folder, CPU, dtype)
     states = torch.randn(6, 12, model.width, generator=torch.Generator().manual_seed(0))
     return model, states, lambda chunk: states[2 * chunk : 2 * chunk + 2]
 
@@ -52,8 +52,9 @@ def test_what_is_put_between_two_steps_is_what_the_rest_of_the_block_sees(memory
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_adders_are_the_linears_whose_answer_is_added_to_the_hidden_states(architecture, tmp_path):
-    model, states, _ = opened(tmp_path, architecture)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_adders_are_the_linears_whose_answer_is_added_to_the_hidden_states(architecture, dtype, tmp_path):
+    model, states, _ = opened(tmp_path, architecture, dtype)
     with model.loaded(1):
         groups = input_groups(model, 1, states)
         found = [linears[0].role for linears, adds in zip(groups, adders(model, 1, groups), strict=True) if adds]
