@@ -3,9 +3,10 @@
     python benchmarks/quality.py FOLDER --calibration CALIBRATION.txt --evaluation EVALUATION.txt \\
         --run "sparsegpt 0.5 refit=cg" --run "wanda 2:4"
 
-FOLDER is a scratch workspace, kept. The model is the one of params.yaml, in float32; so are the texts, unless
-given. Calibration: 32 windows of 512 tokens (`--seed`); evaluation: the first 40 windows of 512 tokens, side by
-side, no BOS; `<unk>` is read as `unk`; pruned inputs; all linears of all blocks.
+FOLDER is a scratch workspace, kept. The model is the one of params.yaml, in its own dtype unless `--dtype` has it
+stored and run in another (the default model's is float32); so are the texts, unless given. Calibration: 32 windows of
+512 tokens (`--seed`); evaluation: the first 40 windows of 512 tokens, side by side, no BOS; `<unk>` is read as `unk`;
+pruned inputs; all linears of all blocks.
 
 A run is a method, a sparsity or N:M, and settings: of `solve` (walk=block, target=dense, refit=cg, ...), or of
 the method with a colon before it (:tile=64); settings in settings are JSON (units={"multiple":64}). `--also` measures
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--evaluation", type=Path)
     parser.add_argument("--run", action="append", dest="runs", required=True, metavar="METHOD AMOUNT [SETTING=VALUE]")
     parser.add_argument("--also", action="append", type=Path, default=[], metavar="TEXT")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the model, stored and computed")
     parser.add_argument("--short", type=int, metavar="TOKENS", help="measure in windows of so many tokens too")
     parser.add_argument("--masked", action="store_true", help="measure the masked dense model, write no checkpoint")
     parser.add_argument("--sequences", type=int, default=32)
@@ -74,6 +76,8 @@ def settings_of(options: argparse.Namespace, chunk: int) -> dict[str, Any]:
         if path is not None:
             text = {"source": "local", "replace": {"<unk>": "unk"}}
             settings["fetch"][name] = {**text, "path": str(path.resolve())}
+    if options.dtype is not None:
+        settings["fetch"]["model"]["dtype"] = options.dtype
     settings["compute"] = {"device": "auto", "dtype": "auto", "chunk": chunk}
     settings["calibration"] = {"sequences": options.sequences, "length": WINDOW, "seed": options.seed}
     protocol = {"window": WINDOW, "stride": WINDOW, "bos": False, "windows": options.windows}
