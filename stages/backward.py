@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from stages.artifacts.activations import read_states, states_shape, writer_of
+from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of, read_manifest
 from stages.artifacts.store import BlockStore, key_of
 from stages.artifacts.tokens import read_tokens, sample_windows
@@ -21,6 +22,7 @@ from stages.blocks.contract import Block
 from stages.entering import Entering
 from stages.errors import ArtifactError, NotFiniteError
 from stages.linalg.gram import GramSum
+from stages.models.compute import compute_facts
 from stages.models.gradients import differentiable, loss_gradient
 from stages.models.streamed import StreamedModel
 from stages.models.units import Kind, units_of
@@ -29,19 +31,7 @@ from stages.runner import StageRun, progress
 from stages.structured.taylor import unit_salience
 from stages.tensorfile import read_tensors, write_tensors
 from stages.walk import advance
-from stages.workspace import code_of, compute_facts
 
-CODE = (
-    "backward.py",
-    "structured/taylor.py",
-    "linalg/salience.py",
-    "linalg/gram.py",
-    "models",
-    "artifacts/activations.py",
-    "artifacts/tokens.py",
-    "entering.py",
-    "walk.py",
-)
 Moments = tuple[Tensor, Tensor]
 """Mean over sequences of a parameter's gradient, and of its square."""
 
@@ -79,7 +69,7 @@ class Backward:
         self._facts = {
             "model": identity,
             "activations": identity_of(ACTIVATIONS),
-            "code": code_of(*CODE),
+            "code": code_of(Backward),
             **compute_facts(model.device, model.dtype, 1),
         }
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stages import methods
+from stages.artifacts.code import code_of
 from stages.artifacts.manifest import verified
 from stages.artifacts.store import key_of
 from stages.backward import saliences
@@ -20,6 +21,7 @@ from stages.clock import Clock
 from stages.errors import ArchitectureError, NotPositiveDefiniteError, ParameterError
 from stages.gate_training import train
 from stages.linalg.masks import removed_count
+from stages.models.compute import compute_facts
 from stages.models.hetero import TYPES
 from stages.models.streamed import StreamedModel
 from stages.models.units import Kind, Units, parameters_of, units_of
@@ -32,10 +34,9 @@ from stages.structured.ranking import Ranked, by_budget, keep_best, literal
 from stages.tensorfile import read_tensors, write_tensors
 from stages.trained import Trained
 from stages.unit_problems import asked_of, statistics_of, unit_problem
-from stages.workspace import code_of, compute_facts, open_model, read_statistics
+from stages.workspace import open_model, read_statistics
 
 ROLES: dict[Kind, str] = {"heads": "attention", "channels": "mlp"}
-CODE = ("choosing.py", "unit_problems.py", "linalg", "structured/contract.py", "models/units.py")
 Kept = dict[Kind, Tensor]
 """Which units (units,) bool of a block stay, by kind."""
 
@@ -225,7 +226,7 @@ def _scores(
         "model": identity,
         "method": method,
         "settings": run.params.methods.get(method, {}),
-        "code": code_of(*CODE, f"structured/{method}.py"),
+        "code": code_of(_write_scores, *methods.modules_of(method, method_of(run.params))),
         **compute_facts(model.device, model.dtype, run.params.compute.chunk),
     }
     work = []

@@ -20,11 +20,12 @@ from stages.artifacts.manifest import identity_of, read_json, read_manifest, sha
 from stages.artifacts.tokens import read_tokens, sample_windows
 from stages.comparison import BlockErrors, compared
 from stages.errors import ArchitectureError, ArtifactError, ParameterError
+from stages.models.compute import compute_facts
 from stages.models.streamed import StreamedModel
 from stages.params.evaluating import Attention
 from stages.places import ATTENTION, METRICS, MODEL, PRUNED, PRUNING_MANIFEST, TEXTS
 from stages.runner import StageRun, parser_of, progress, run_stage
-from stages.workspace import compute_facts, open_model
+from stages.workspace import open_model
 
 SECTIONS = ("compute", "evaluate.attention")
 log = logging.getLogger("secateur")

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from stages.artifacts.atomic import write_json
+from stages.artifacts.code import code_of
 from stages.artifacts.manifest import read_json, read_manifest, verified
 from stages.artifacts.store import key_of
 from stages.artifacts.tokens import read_tokens
@@ -28,11 +29,11 @@ from stages.evaluation.perplexity import losses, perplexity_of
 from stages.evaluation.protocol import perplexity_in_words, tasks_in_words
 from stages.evaluation.tasks import accuracies
 from stages.evaluation.windows import Window, windows_of
+from stages.models.compute import compute_facts
 from stages.models.load import load_model, load_tokenizer, longest_input
 from stages.places import EVALUATION, METRICS, MODEL, PRUNED, PRUNING_MANIFEST, TEXTS
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.tensorfile import read_tensors, write_tensors
-from stages.workspace import code_of, compute_facts
 
 SECTIONS = ("compute", "evaluate.perplexity", "evaluate.tasks")
 MODELS = {"dense": MODEL, "pruned": PRUNED}
@@ -75,7 +76,7 @@ def main(run: StageRun, which: str) -> None:
 def _losses(run: StageRun, which: str, model: Any, tokens: Tensor, windows: list[Window]) -> list[float]:
     """The loss of every window; those of a group of windows are kept in the block store."""
     facts = {
-        "code": code_of("evaluation", "models/load.py"),
+        "code": code_of(_write_losses),
         "model": _manifest(which)["files"],
         "tokens": read_manifest(TEXTS)["files"]["evaluation.parquet"],
         **compute_facts(model.device, model.dtype, run.params.compute.chunk),

@@ -17,17 +17,18 @@ import torch
 from torch import Tensor
 
 from stages.artifacts.atomic import link_or_copy
+from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of, read_manifest, write_manifest
 from stages.artifacts.store import BlockStore, key_of
 from stages.artifacts.tokens import read_tokens, sample_windows
 from stages.blocks.contract import Block
-from stages.models.compute import dtype_of
+from stages.models.compute import compute_facts, dtype_of
 from stages.models.streamed import StreamedModel
 from stages.params import Params
 from stages.places import ACTIVATIONS, TEXTS, block_file
 from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
 from stages.walk import advance, write_embeddings
-from stages.workspace import code_of, compute_facts, open_model
+from stages.workspace import open_model
 
 SECTIONS = ("compute", "calibration", "extract")
 log = logging.getLogger("secateur")
@@ -65,7 +66,7 @@ def _windows(params: Params) -> tuple[Tensor, dict[str, Any]]:
     tokens = read_tokens(TEXTS, "calibration", texts)
     windows = sample_windows(tokens, calibration.sequences, calibration.length, calibration.seed)
     return windows, {
-        "code": code_of("extract.py", "walk.py", "models", "artifacts/activations.py"),
+        "code": code_of(_write_block),
         "tokens": texts["files"]["calibration.parquet"],
         "calibration": calibration.model_dump(),
         "extract": params.extract.model_dump(),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of
 from stages.artifacts.store import key_of
 from stages.blocks.contract import Block
@@ -21,23 +22,22 @@ from stages.errors import NotFiniteError
 from stages.gate_training import held_out
 from stages.gated_model import loss_of, model_with
 from stages.linalg.masks import pack
+from stages.models.compute import compute_facts
 from stages.models.streamed import StreamedModel
 from stages.models.units import Kind, units_of
 from stages.places import ACTIVATIONS
 from stages.runner import StageRun, progress
 from stages.tensorfile import read_tensors, write_tensors
 from stages.trained import Trained
-from stages.workspace import code_of, compute_facts
 
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
-CODE = ("gate_folding.py", "gated_model.py", "trained.py", "gating", "models")
 log = logging.getLogger("secateur")
 
 
 def folded(run: StageRun, model: StreamedModel, gates: Trained, kept: Sequence[Mapping[Kind, torch.Tensor]]) -> Trained:
     """The same gates with the power that is best for the units of `kept`, by block."""
     key = key_of(
-        task="gate_powers", gates=gates.key, activations=identity_of(ACTIVATIONS), code=code_of(*CODE),
+        task="gate_powers", gates=gates.key, activations=identity_of(ACTIVATIONS), code=code_of(folded),
         kept=[{kind: bytes(pack(keep).tolist()).hex() for kind, keep in one.items()} for one in kept],
         **compute_facts(model.device, model.dtype, 1),
     )  # fmt: skip

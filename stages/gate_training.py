@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from stages import methods
+from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of
 from stages.artifacts.store import BlockStore, key_of
 from stages.backward import calibration_windows
@@ -27,6 +28,7 @@ from stages.errors import NotFiniteError, ParameterError
 from stages.gated_model import GatedModel, gated_model
 from stages.gating.d_gating import DGating
 from stages.models.adapters import check_adapters
+from stages.models.compute import compute_facts
 from stages.models.streamed import StreamedModel
 from stages.models.units import Units, parameters_of
 from stages.params import Params
@@ -35,9 +37,7 @@ from stages.runner import StageRun, progress
 from stages.tensorfile import TensorFile, read_tensors, write_tensors
 from stages.trained import Trained, name_of
 from stages.unit_problems import asked_of
-from stages.workspace import code_of, compute_facts
 
-CODE = ("gate_training.py", "gated_model.py", "unit_problems.py", "gating", "models")
 EVERY = 8
 """Steps between two states that are kept."""
 log = logging.getLogger("secateur")
@@ -106,7 +106,7 @@ class _Training:
             "settings": dataclasses.asdict(settings),
             "asked": self._asked,
             "gated": [(one.block, one.kind) for one in gated],
-            "code": code_of(*CODE),
+            "code": code_of(_Training),
             **compute_facts(model.device, model.dtype, 1),
         }
         if settings.batch > len(self._windows):

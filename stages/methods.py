@@ -56,9 +56,20 @@ def removes_units(name: str) -> bool:
     return room_of(name) in UNIT_ROOMS
 
 
+def module_of(name: str) -> str:
+    """Dotted name of the method's module; raises ParameterError if there is no such file."""
+    return f"stages.{room_of(name)}.{name}"
+
+
+def modules_of(name: str, method: Any) -> set[str]:
+    """Modules of a method and of the methods that its settings name, which it finds by these names itself."""
+    named = {value for value in dataclasses.asdict(method).values() if isinstance(value, str)}
+    return {module_of(one) for one in {name, *(named & set(names()))}}
+
+
 def class_of(name: str) -> Any:
     """The dataclass that the method's file defines; raises ParameterError if there is no such file."""
-    module = importlib.import_module(f"stages.{room_of(name)}.{name}")
+    module = importlib.import_module(module_of(name))
     found = [
         value
         for value in vars(module).values()

@@ -53,8 +53,8 @@ class LinearPlan:
         return {one.method: one.facts()["solver"] for one in self.assignments.values()}
 
     def code(self) -> set[str]:
-        """Source files under stages/ of the methods in use."""
-        return {f"{methods.room_of(name)}/{name}.py" for name in self.settings()}
+        """Modules of the methods in use."""
+        return set().union(*(methods.modules_of(one.method, one.solver) for one in self.assignments.values()))
 
     def solver(self, model: StreamedModel, settings: Solve, clock: Clock, attending: Attending | None) -> BlockSolver:
         """Who solves the block."""
@@ -87,9 +87,8 @@ class UnitPlan:
         return {self.method: dict(self.own)}
 
     def code(self) -> set[str]:
-        """Source files under stages/ of the methods in use."""
-        own = f"{methods.room_of(self.method)}/{self.method}.py"
-        return {"unit_solving.py", "unit_problems.py", "structured/contract.py", "structured/ranking.py", own}
+        """Modules of the method in use."""
+        return methods.modules_of(self.method, self.scorer)
 
     def solver(self, model: StreamedModel, settings: Solve, clock: Clock, attending: Attending | None) -> UnitSolver:
         """Who solves the block."""
@@ -119,8 +118,8 @@ class TrainedPlan:
         return self._units.settings()
 
     def code(self) -> set[str]:
-        """Source files under stages/ of the methods in use."""
-        return self._units.code() | {"trained.py"}
+        """Modules of the method in use."""
+        return self._units.code()
 
     def solver(self, model: StreamedModel, settings: Solve, clock: Clock, attending: Attending | None) -> UnitSolver:
         """Who solves the block."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from stages import methods
 from stages.artifacts.activations import read_states
 from stages.artifacts.atomic import link_or_copy
+from stages.artifacts.code import code_of
 from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, read_manifest, write_manifest
 from stages.artifacts.store import BlockStore, key_of, trim
@@ -29,6 +30,7 @@ from stages.entering import Entering
 from stages.errors import ParameterError
 from stages.linalg.gram import GramSum
 from stages.linalg.principal import Principal, principal
+from stages.models.compute import compute_facts
 from stages.models.slicing import Bases, project, projecting, sizes_of, stopping_between
 from stages.params.pruning import Solve
 from stages.places import ACTIVATIONS, SOLUTION, block_file
@@ -36,12 +38,11 @@ from stages.runner import StageRun, progress
 from stages.slicing_table import sliced_rows
 from stages.tensorfile import TensorFile, write_tensors
 from stages.walk import advance
-from stages.workspace import code_of, compute_facts, open_model, same_model
+from stages.workspace import open_model, same_model
 
 LAYOUT = "sliced"
 NOT_ITS_OWN = ("pattern", "scope", "inputs", "walk", "target", "refit", "allocation", "rules", "units")
 """Settings of solve that choose nothing here."""
-CODE = ("slicing.py", "walk.py", "linalg/gram.py", "linalg/principal.py", "models", "rotations")
 
 
 def solve_sliced(run: StageRun) -> None:
@@ -75,7 +76,8 @@ class SlicedWalk:
         self._entering, self._store = Entering(self.model, run.params.compute.chunk), BlockStore("sliced")
         facts = compute_facts(self.model.device, self.model.dtype, run.params.compute.chunk)
         self._made_of = {
-            "model": self.identity, "activations": identity_of(ACTIVATIONS), "code": code_of(*CODE),
+            "model": self.identity, "activations": identity_of(ACTIVATIONS),
+            "code": code_of(SlicedWalk, *methods.modules_of(name, self.method)),
             "width": self.width, "head": self.method.head, "signal": self.method.signal, **facts,
         }  # fmt: skip
         self._solutions = list[Path]()

@@ -19,6 +19,7 @@ from stages import methods
 from stages.allocation import allocate
 from stages.artifacts.activations import states_shape
 from stages.artifacts.atomic import link_or_copy
+from stages.artifacts.code import code_of
 from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
 from stages.artifacts.store import key_of, trim
@@ -30,7 +31,7 @@ from stages.clock import Clock
 from stages.entering import Entering
 from stages.errors import ParameterError
 from stages.gate_folding import folded
-from stages.models.compute import DTYPES
+from stages.models.compute import DTYPES, compute_facts
 from stages.models.streamed import StreamedModel
 from stages.params import Params
 from stages.places import SOLUTION, STATISTICS, block_file
@@ -41,15 +42,10 @@ from stages.solution import read_rows, write_block
 from stages.trained import Trained
 from stages.visit import BlockVisit, Stream
 from stages.walk import InputStatistics, collect
-from stages.workspace import code_of, compute_facts, open_model, read_statistics, same_model
+from stages.workspace import open_model, read_statistics, same_model
 
 SECTIONS = ("compute", "statistics", "solve", "methods")
 WALK_SETTINGS = ("correction", "correction_ridges", "refit_steps", "refit_ridge", "units")
-ATTENTION = ("attending.py", "attention", "solvers")
-CODE = (
-    "solving.py", "solution.py", "visit.py", "walk.py", "entering.py", "solvers/contract.py", "linalg", "kernels",
-    "models",
-)  # fmt: skip
 log = logging.getLogger("secateur")
 
 
@@ -204,7 +200,6 @@ class _Walk:
 
     def _key(self, index: int) -> str:
         plan, settings = self.plans[index], self.params.solve
-        files = plan.code() | (set(ATTENTION) if plan.joint else set())
         unchanged = self.params.solve.inputs == "dense" or self.changed is None
         entering = self.dense["files"][block_file(index)] if unchanged else self.keys[-1]
         return key_of(
@@ -212,7 +207,7 @@ class _Walk:
             plan=plan.facts(),
             statistics=self.params.statistics.model_dump(),
             solve={**settings.model_dump(mode="json", include=set(WALK_SETTINGS)), "ordered": settings.ordered},
-            code=code_of(*CODE, *files),
+            code=code_of(_solve_stored, *plan.code()),
             **compute_facts(self.model.device, self.model.dtype, self.params.compute.chunk),
         )  # fmt: skip
 

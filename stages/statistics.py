@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from stages.artifacts.atomic import link_or_copy
+from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
 from stages.artifacts.store import key_of
 from stages.blocks.contract import Block
-from stages.models.compute import DTYPES
+from stages.models.compute import DTYPES, compute_facts
 from stages.params import Compute, Statistics
 from stages.places import ACTIVATIONS, STATISTICS, block_file
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.walk import collect
-from stages.workspace import activations_suffix, code_of, compute_facts, open_model, same_model, write_statistics
+from stages.workspace import activations_suffix, open_model, same_model, write_statistics
 
 SECTIONS = ("compute", "statistics")
 
@@ -32,7 +33,7 @@ def main(run: StageRun) -> None:
     same_model(states, identity, ACTIVATIONS)
     suffix = activations_suffix(states)
     facts = {
-        "code": code_of("walk.py", "workspace.py", "models", "linalg/gram.py"),
+        "code": code_of(_write_block),
         "model": identity,
         "statistics": run.params.statistics.model_dump(),
         **compute_facts(model.device, model.dtype, run.params.compute.chunk),

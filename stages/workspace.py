@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from stages.artifacts.manifest import identity_of, read_manifest, verified
-from stages.artifacts.store import code_version
 from stages.errors import ArtifactError
 from stages.models.compute import device_of
 from stages.models.streamed import StreamedModel
@@ -56,29 +55,9 @@ def _open(compute: Compute) -> StreamedModel:
     return StreamedModel(MODEL, device_of(compute.device), compute.dtype, trust)
 
 
-def compute_facts(device: torch.device, dtype: torch.dtype, chunk: int) -> dict[str, Any]:
-    """What of the computation can change bits of a result."""
-    return {
-        "device": device.type,
-        "threads": torch.get_num_threads() if device.type == "cpu" else None,
-        "dtype": str(dtype),
-        "chunk": chunk,
-        "torch": torch.__version__,
-    }
-
-
 def activations_suffix(manifest: Mapping[str, Any]) -> str:
     """Suffix of the files that the extract stage wrote."""
     return Path(next(iter(manifest["files"]))).suffix
-
-
-def code_of(*places: str) -> str:
-    """Hash of the source of modules and packages under stages/ (`walk.py`, `linalg`)."""
-    root = Path(__file__).parent
-    files = [
-        file for place in places for file in ([root / place] if place.endswith(".py") else (root / place).glob("*.py"))
-    ]
-    return code_version(files)
 
 
 def write_statistics(path: Path, statistics: list[InputStatistics]) -> None:

@@ -1,8 +1,10 @@
-"""Turn the settings `device` and `dtype` into what torch wants."""
+"""Turn the settings `device` and `dtype` into what torch wants, and tell what of the computation bits depend on."""
 
 from __future__ import annotations
 
 from functools import cache
+from importlib.metadata import version
+from typing import Any
 
 import torch
 
@@ -51,3 +53,15 @@ def settle_vector_math() -> None:
         one = torch.full((1,), 0.5, dtype=dtype)
         for function in VECTOR_FUNCTIONS:
             getattr(torch, function)(one)
+
+
+def compute_facts(device: torch.device, dtype: torch.dtype, chunk: int) -> dict[str, Any]:
+    """What of the computation can change bits of a result."""
+    return {
+        "device": device.type,
+        "threads": torch.get_num_threads() if device.type == "cpu" else None,
+        "dtype": str(dtype),
+        "chunk": chunk,
+        "torch": torch.__version__,
+        **{package: version(package) for package in ("transformers", "numba")},
+    }

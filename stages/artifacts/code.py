@@ -1,0 +1,92 @@
+"""Which source files a result follows from: what a module imports of this package, wherever in it, and so on.
+
+Keys of the block store hash these files: a change of any of them gives other keys, and one of no other file does.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from importlib.util import resolve_name
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+NEUTRAL = frozenset(
+    f"{PACKAGE.name}/{name}"
+    for name in (
+        "__init__.py",
+        "artifacts/__init__.py", "artifacts/atomic.py", "artifacts/code.py", "artifacts/manifest.py",
+        "artifacts/store.py", "blocks", "clock.py", "errors.py", "failures.py", "memory.py", "params", "places.py",
+        "runner.py", "yamlfile.py",
+    )
+)  # fmt: skip
+"""Files and folders that can change no bit of a result, and are not followed: what names, verifies and files results
+(artifacts, places), runs and times the work, and reads parameters, whose values are in the keys themselves."""
+
+
+def code_of(*things: Callable[..., Any] | str) -> str:
+    """Hash of the source code that functions, classes or modules (by name) follow from. Looked up once a process."""
+    return _hash(frozenset(_module(one) if isinstance(one, str) else Path(inspect.getfile(one)) for one in things))
+
+
+def code_version(paths: Iterable[Path], package: Path = PACKAGE) -> str:
+    """Hash of all the code that some files of `package` follow from, by the files' paths in the package."""
+    digest = hashlib.sha256()
+    for path in sorted(closure(paths, package)):
+        source = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()}\0{len(source)}\0".encode() + source)
+    return digest.hexdigest()
+
+
+def closure(paths: Iterable[Path], package: Path = PACKAGE) -> frozenset[Path]:
+    """Some files of `package` and all those that they come to by imports, but for neutral ones."""
+    found, left = set[Path](), list(paths)
+    while left:
+        path = left.pop()
+        if path not in found and not is_neutral(path.relative_to(package.parent).as_posix()):
+            found.add(path)
+            inside = ".".join(path.parent.relative_to(package.parent).parts)
+            for name in {inside} | _imported(path.read_text(encoding="utf-8"), inside):
+                left += _files(name, package)
+    return frozenset(found)
+
+
+def is_neutral(name: str) -> bool:
+    """Whether a file (`stages/clock.py`) can change no result."""
+    return any(name == place or name.startswith(f"{place}/") for place in NEUTRAL)
+
+
+@cache
+def _hash(paths: frozenset[Path]) -> str:
+    return code_version(paths)
+
+
+def _module(name: str) -> Path:
+    return PACKAGE.parent.joinpath(*name.split(".")).with_suffix(".py")
+
+
+@cache
+def _imported(source: str, inside: str) -> frozenset[str]:
+    """Dotted names of what a module of package `inside` imports; of names in a module, those of both."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), inside)
+            found |= {f"{base}.{alias.name}" for alias in node.names}
+    return frozenset(found)
+
+
+def _files(name: str, package: Path) -> Iterator[Path]:
+    """Files of `package` that run when a dotted name is imported: the module, and __init__ of all packages it is in."""
+    parts = name.split(".")
+    if parts[0] != package.name:
+        return
+    for depth in range(1, len(parts) + 1):
+        place = package.parent.joinpath(*parts[:depth])
+        yield from (path for path in (place / "__init__.py", place.with_suffix(".py")) if path.is_file())
