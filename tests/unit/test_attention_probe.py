@@ -62,6 +62,25 @@ def test_other_weights_change_it_and_get_a_gradient(architecture, tmp_path, toke
         assert all(torch.equal(model.weight(linear), weight) for linear, weight in own.items())
 
 
+@pytest.mark.parametrize("architecture", SEPARATE)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("wide", [torch.float32, torch.float64])
+def test_a_half_precision_model_is_asked_in_the_dtype_of_the_weights(architecture, dtype, wide, tmp_path, tokens):
+    save_tiny(tmp_path, architecture, dtype=dtype)
+    real = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager", dtype=dtype).eval()
+    with torch.no_grad():
+        expected = real(tokens, output_hidden_states=True, output_attentions=True, use_cache=False)
+    model = StreamedModel(tmp_path, CPU)
+    with AttentionProbe(model, 1) as probe:
+        weights = {linear: model.weight(linear).to(wide).requires_grad_() for linear in probe.linears}
+        asked = probe.asked(probe.call(expected.hidden_states[1]), weights)
+    assert asked.query.dtype == asked.key.dtype == wide
+    found = probabilities(asked)
+    torch.testing.assert_close(found, expected.attentions[1].to(wide), rtol=0.05, atol=0.01)
+    gradients = torch.autograd.grad(found.square().sum(), list(weights.values()))
+    assert all(gradient.dtype == wide and gradient.any() for gradient in gradients)
+
+
 def test_the_model_attends_as_before_afterwards(tmp_path, tokens):
     save_tiny(tmp_path, "llama")
     model = StreamedModel(tmp_path, CPU)
