@@ -17,6 +17,11 @@ class NetworkFailed(StageFailed):
     """A stage could not reach the network: a second try can help."""
 
 
+def reason_of(error: BaseException) -> str:
+    """What DVC found wrong, in a line: the first of its cause (Hydra's other lines repeat it), else its own."""
+    return (str(error.__cause__ or error).strip().splitlines() or ["it told no reason"])[0]
+
+
 class _OneLine(logging.Filter):
     """Takes the traceback from records about a FlowError: its message says it all."""
 

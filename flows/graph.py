@@ -1,4 +1,4 @@
-"""The stages of dvc.yaml: their order, what each needs, and which are not up to date."""
+"""The stages of the project's own dvc.yaml: their order, what each needs, and which are not up to date."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import networkx
+from dvc.dvcfile import PROJECT_FILE
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
@@ -27,15 +28,18 @@ class Graph:
 
 
 def read_graph(folder: Path) -> Graph:
-    """The graph of the project in `folder`. Raises FlowError where DVC cannot read it."""
+    """The graph of the dvc.yaml in `folder`, without those of folders inside (experiments).
+
+    Raises FlowError where DVC cannot read it.
+    """
     try:
         with Repo(str(folder)) as repo:
-            stages = [stage for stage in repo.index.stages if hasattr(stage, "name")]
+            stages = [stage for stage in repo.index.stages if stage.path_in_repo == PROJECT_FILE]
             places = {stage: place for place, stage in enumerate(stages)}
             graph = repo.index.graph.subgraph(stages)
             order = networkx.lexicographical_topological_sort(graph.reverse(), key=places.__getitem__)
             needs = {stage.name: frozenset(other.name for other in graph.successors(stage)) for stage in stages}
-            changed = frozenset(name.rpartition(":")[2] for name in repo.status())
+            changed = frozenset(name.rpartition(":")[2] for name in repo.status(str(folder / PROJECT_FILE)))
             return Graph(tuple(stage.name for stage in order), needs, changed)
     except DvcException as error:
         raise FlowError(f"{folder}/dvc.yaml: {_reason(error)}: put it right, or go to the project's folder") from None

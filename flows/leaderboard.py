@@ -42,9 +42,22 @@ class Entry:
         tasks = self.metrics["pruned"].get("tasks") or {}
         row["perplexity"] = round(self.perplexity, 3)
         row["dense"] = round(self.metrics["dense"]["perplexity"]["value"], 3)
-        row |= {name: round(figures["acc"], 4) for name, figures in tasks.items()}
+        row |= {name: round(_main(figures), 4) for name, figures in tasks.items()}
         row["solve seconds"] = self.cost["solve"]["seconds"]
         return row | {"experiment": self.experiment}
+
+
+def _main(figures: Mapping[str, float]) -> float:
+    """The metric of a task that the tables show: accuracy, or the first that the task has."""
+    return figures.get("acc", next(iter(figures.values())))
+
+
+def _number(value: Any) -> float | None:
+    """A swept value as a number; None for those that are none, such as null."""
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 def write_leaderboard(folder: Path, parameters: Sequence[str], entries: Sequence[Entry]) -> None:
@@ -89,8 +102,10 @@ def _page(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], plot: str) 
 
 def _plot(parameters: Sequence[str], entries: Sequence[Entry]) -> str:
     """Perplexity (log) over sparsity, a line for each combination of the other parameters, as SVG."""
-    done = [entry for entry in entries if not entry.error]
-    if SPARSITY not in parameters or not done:
+    if SPARSITY not in parameters:
+        return ""
+    done = [entry for entry in entries if not entry.error and _number(entry.values[SPARSITY]) is not None]
+    if not done:
         return ""
     import matplotlib as mpl
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dvc.dvcfile import PROJECT_FILE
 from prefect import flow, get_run_logger, task
 from prefect.client.orchestration import get_client
 from prefect.states import Completed
@@ -25,8 +26,12 @@ from prefect.states import Completed
 from flows import repro
 from flows.errors import FlowError, NetworkFailed, quiet_tracebacks
 from flows.graph import read_graph
-from flows.workspace import locked, name_of, overridden, project
+from flows.server import check_server
+from flows.workspace import locked, project
+from flows.worktree import name_of, overridden
 
+PROJECT = "SECATEUR_PROJECT"
+"""Variable that tells stages in a worktree where relative paths of params.yaml are seen from."""
 RETRIES, DELAYS = 2, [10.0, 60.0]
 """Second and third try of a stage that could not reach the network, and the seconds before each."""
 
@@ -41,21 +46,27 @@ def pipeline(overrides: list[str] | None = None, stage: str | None = None, force
     quiet_tracebacks()
     tell = get_run_logger().info
     folder = project()
+    if overrides and stage is not None:
+        raise FlowError(
+            f"--stage: expected none beside {' '.join(overrides)}, got {stage}: a result with other parameters is kept "
+            "as an experiment, and so of all stages; leave out --stage, or edit params.yaml"
+        )
+    environment = {"PREFECT_API_URL": str(get_client(sync_client=True).api_url), PROJECT: str(folder)}
     with locked(folder, tell) as lock:
         if not overrides:
-            return _run(folder, stage, force, lock)
+            return _run(folder, stage, force, environment, lock)
         with overridden(folder, overrides) as path:
-            found = _run(path, stage, force, lock)
+            found = _run(path, None, force, environment, lock)
             found["experiment"] = name_of(overrides)
-            repro.call(path, "exp", "save", "--force", "--name", found["experiment"])
+            # Of this dvc.yaml only: DVC refuses to save where an experiment of another was never run.
+            repro.call(path, "exp", "save", "--force", "--name", found["experiment"], PROJECT_FILE)
             return found
 
 
-def _run(folder: Path, stage: str | None, force: bool, lock: int) -> dict[str, Any]:
+def _run(folder: Path, stage: str | None, force: bool, environment: dict[str, str], lock: int) -> dict[str, Any]:
     graph = read_graph(folder)
     if stage is not None and stage not in graph.order:
         raise FlowError(f"--stage: expected one of {', '.join(graph.order)}, got {stage}")
-    environment = {"PREFECT_API_URL": str(get_client(sync_client=True).api_url)}
     touched, outcomes = set[str](), dict[str, dict[str, Any]]()
     for name in graph.order if stage is None else (stage,):
         certain = not force and name not in graph.changed and not touched & graph.needs[name]
@@ -119,6 +130,7 @@ def told(found: dict[str, Any]) -> str:
 def run_flow(start: Callable[[], Any]) -> Any:
     """Call a flow from the command line; ends the process with one line where it cannot go on."""
     try:
+        check_server()
         return start()
     except FlowError as error:
         print(error, file=sys.stderr)

@@ -12,15 +12,14 @@ due while another is under way waits for it.
 from __future__ import annotations
 
 import argparse
-import os
-import urllib.error
-import urllib.request
 from typing import Any
 
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+from prefect.client.schemas.schedules import construct_schedule
 
 from flows.errors import FlowError
 from flows.pipeline import pipeline, run_flow
+from flows.server import check_server
 from flows.sweep import add_lists, lists_of, sweep
 from flows.workspace import project
 
@@ -30,24 +29,25 @@ QUEUE = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrat
 def serve(options: argparse.Namespace) -> None:
     """Serve the flow that the options ask for. Raises FlowError without a server or a schedule."""
     project()
-    _check_server()
+    check_server(needed=True)
+    schedule = check_schedule(options.cron, options.interval)
     lists = lists_of(options)
     parameters: dict[str, Any] = {"overrides": options.overrides, **({"lists": lists} if lists else {})}
     served: Any = sweep if lists else pipeline
-    schedule = {"cron": options.cron} if options.cron else {"interval": options.interval}
     served.serve(name=options.name, parameters=parameters, limit=1, global_limit=QUEUE, **schedule)
 
 
-def _check_server() -> None:
-    url = os.environ.get("PREFECT_API_URL", "")
-    advice = "start one with `prefect server start` and export PREFECT_API_URL=http://127.0.0.1:4200/api"
-    if not url:
-        raise FlowError(f"PREFECT_API_URL: schedules need a Prefect server, got none: {advice}")
+def check_schedule(cron: str | None, interval: str | None) -> dict[str, Any]:
+    """When to run, as Prefect's `serve` takes it. Raises FlowError for what is no schedule."""
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=10):
-            pass
-    except (urllib.error.URLError, ValueError, OSError) as error:
-        raise FlowError(f"PREFECT_API_URL: no Prefect server answers at {url} ({error}): {advice}") from None
+        schedule = {"cron": cron} if interval is None else {"interval": float(interval)}
+        construct_schedule(**schedule)
+    except (ValueError, OverflowError):  # pydantic's error is a ValueError
+        expected = f"--cron: expected five fields such as '0 2 * * *', got {cron!r}"
+        if interval is not None:
+            expected = f"--interval: expected seconds between runs, more than 0, got {interval}"
+        raise FlowError(expected) from None
+    return schedule
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
     )
     when = parser.add_mutually_exclusive_group(required=True)
     when.add_argument("--cron", help="five fields, e.g. '0 2 * * *' for every night at two")
-    when.add_argument("--interval", type=float, help="seconds between runs")
+    when.add_argument("--interval", help="seconds between runs")
     parser.add_argument("--name", default="scheduled", help="of the deployment (default: scheduled)")
     parser.add_argument("overrides", nargs="*", metavar="name=value", help="parameters other than params.yaml's")
     add_lists(parser)

@@ -15,12 +15,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dvc.utils.hydra import to_hydra_overrides
+from hydra.core.override_parser.types import QuotedString
+from hydra.errors import HydraException
 from prefect import flow, get_run_logger
 
 from flows.errors import FlowError, quiet_tracebacks
 from flows.leaderboard import Entry, write_leaderboard
 from flows.pipeline import pipeline, run_flow
-from flows.workspace import name_of, project
+from flows.workspace import project
+from flows.worktree import name_of
 
 SHORT = {"method": "solve.method", "sparsity": "solve.sparsity"}
 SWEEPS = Path("sweeps")
@@ -38,6 +42,10 @@ def sweep(lists: dict[str, list[Any]], overrides: list[str] | None = None) -> st
     if not lists or not all(lists.values()):
         raise FlowError("sweep: expected at least one parameter with values, e.g. --sparsity 0.3,0.5")
     shared = list(overrides or [])
+    for name in lists:
+        if any(one.partition("=")[0] == name for one in shared):
+            raise FlowError(f"sweep: {name} has values to sweep over and one that all runs share: leave one out")
+    lists = {name: [written(value) for value in values] for name, values in lists.items()}
     chosen = combinations(lists)
     folder = project() / SWEEPS / name_of([*(f"{name}={','.join(map(str, lists[name]))}" for name in lists), *shared])
     entries = list[Entry]()
@@ -62,6 +70,17 @@ def combinations(lists: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
 
+def written(value: Any) -> str:
+    """A value as it stands in an override, name=value; strings are that already."""
+    if isinstance(value, QuotedString):
+        return value.with_quotes()
+    if isinstance(value, list):
+        return f"[{','.join(map(written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{written(one)}' for key, one in value.items())}}}"
+    return "null" if value is None else str(value)
+
+
 def told(values: Mapping[str, Any]) -> str:
     """A combination in words."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
@@ -75,14 +94,25 @@ def add_lists(parser: argparse.ArgumentParser) -> None:
 
 
 def lists_of(options: argparse.Namespace) -> dict[str, list[str]]:
-    """The lists that the command line asks for, by parameter."""
-    given = {full: getattr(options, short) for short, full in SHORT.items() if getattr(options, short)}
-    for one in options.list:
-        name, equals, values = one.partition("=")
-        if not equals:
-            raise FlowError(f"--list: expected parameter=value,value, got {one}")
-        given[name] = values
-    return {name: [value for value in values.split(",") if value] for name, values in given.items()}
+    """The lists that the command line asks for, by parameter, as Hydra reads them: [0.1,0.2] is one value."""
+    given = [f"{full}={getattr(options, short)}" for short, full in SHORT.items() if getattr(options, short)]
+    lists = dict[str, list[str]]()
+    for one in [*given, *options.list]:
+        try:
+            (parsed,) = to_hydra_overrides([one])
+            values = parsed.sweep_iterator() if parsed.is_sweep_override() else [parsed.value()]
+            values = [written(value) for value in values]
+        except HydraException as error:
+            raise FlowError(f"sweep: expected parameter=value,value, got {one}: {_first_line(error)}") from None
+        name = parsed.get_key_element()
+        if name in lists:
+            raise FlowError(f"sweep: {name} is given twice: expected all its values in one list")
+        lists[name] = values
+    return lists
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 MODEL = Path("data/model")
@@ -22,3 +23,8 @@ COSTS = METRICS / "cost"
 def block_file(index: int, suffix: str = ".safetensors") -> str:
     """Name of a block's file in the folder of any stage."""
     return f"block_{index:03d}{suffix}"
+
+
+def from_project(path: Path) -> Path:
+    """A relative path of params.yaml, seen from the project: a flow's run with overrides is in a worktree elsewhere."""
+    return Path(os.environ.get("SECATEUR_PROJECT", "")) / path

