@@ -17,6 +17,7 @@ SPEED = Path("data/speed")
 EVALUATION = Path("data/evaluation")
 REPORT = Path("data/report")
 METRICS = Path("metrics")
+KEY_FIGURES = METRICS / "summary.json"
 COSTS = METRICS / "cost"
 
 

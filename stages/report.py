@@ -1,7 +1,7 @@
 """One page to read about the last run, its figures as DVC plots, or a short table (--show).
 
 Reads  metrics/, data/evaluation, data/attention, data/speed, data/solution and data/pruned/pruning_manifest.json.
-Writes data/report/index.html, summary.json and plots/*.csv.
+Writes data/report/index.html, summary.json and plots/*.csv; metrics/summary.json, the figures that DVC compares.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import sys
 from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import read_json
 from stages.errors import SecateurError
-from stages.places import REPORT
+from stages.places import KEY_FIGURES, REPORT
 from stages.reporting.gather import gather
+from stages.reporting.key_figures import key_figures
 from stages.reporting.page import page
 from stages.reporting.plots import write_plots
 from stages.reporting.summary import summarise
@@ -30,6 +31,7 @@ def main(run: StageRun) -> None:
         write_json(folder / SUMMARY, summary)
         write_plots(folder / "plots", findings)
         (folder / PAGE).write_text(page(findings, summary), encoding="utf-8")
+    write_json(KEY_FIGURES, key_figures(summary), sort=False)  # DVC shows them in this order
 
 
 def show() -> int:

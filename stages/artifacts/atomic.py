@@ -81,10 +81,10 @@ def _settle(path: Path, temporary: Path, old: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as readable JSON with sorted keys, atomically."""
+def write_json(path: Path, value: Any, sort: bool = True) -> None:
+    """Write `value` as readable JSON, with sorted keys or as they come, atomically."""
     with replacing_file(path) as temporary:
-        text = json.dumps(value, indent=2, sort_keys=True, allow_nan=False)
+        text = json.dumps(value, indent=2, sort_keys=sort, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ from markupsafe import Markup
 from stages.artifacts.task_rows import metrics_in
 from stages.reporting.attention import attention_figures
 from stages.reporting.figures import figures
+from stages.reporting.flat import flat, known
 from stages.reporting.gather import Findings
 from stages.reporting.smaller import smaller_figures
 from stages.reporting.speed import speed_rows
 
 HERE = Path(__file__).parent
 MOST_ROWS = 10
-LAYER_WISE = ("pattern", "scope", "refit", "allocation")
-"""What settings of solve begin with that only methods of single weights know."""
 
 
 def page(findings: Findings, summary: Mapping[str, Any]) -> str:
@@ -47,35 +45,11 @@ def page(findings: Findings, summary: Mapping[str, Any]) -> str:
         smallest=min(row["sparsity"] for row in findings.rows),
         largest=max(row["sparsity"] for row in findings.rows),
         text=list(flat(text)),
-        calibration=list(flat(findings.manifest.get("calibration", findings.solution.get("calibration", {})))),
+        calibration=list(flat(summary["calibration"])),
         chosen=list(flat({**known(summary["solve"], summary["patterns"]), "settings": summary["settings"]})),
         versions=list(flat({**findings.protocol.get("versions", {}), **findings.manifest.get("versions", {})})),
         hashes=findings.hashes,
     )
-
-
-def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Nested facts as (dotted name, text): hashes shortened, for the page lists them whole; empty ones left out."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from flat(inner, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
-        for index, inner in enumerate(value):
-            yield from flat(inner, f"{name}[{index}]")
-    elif isinstance(value, list | tuple):
-        if value:
-            yield name, ", ".join(map(str, value))
-    elif isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value):
-        yield name, f"{value[:12]}…"
-    elif value not in (None, ""):
-        yield name, repr(value) if isinstance(value, str) and value.isspace() else str(value)
-
-
-def known(solve: Mapping[str, Any], patterns: Sequence[str]) -> dict[str, Any]:
-    """The settings of solve but for those that mean nothing to its method."""
-    single = not {"units", "width"} & set(patterns)
-    unknown = (() if single else LAYER_WISE) + (() if "units" in patterns else ("units",))
-    return {name: value for name, value in solve.items() if not name.startswith(unknown)}
 
 
 def number(value: float | None, digits: int = 2) -> str:

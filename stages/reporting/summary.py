@@ -38,6 +38,7 @@ def summarise(findings: Findings) -> dict[str, Any]:
         "protocol": {kind: findings.protocol[kind] for kind in ("perplexity", "tasks")},
         "solve": findings.solution.get("solve", {}),
         "settings": findings.solution.get("settings", {}),
+        "calibration": findings.manifest.get("calibration", findings.solution.get("calibration", {})),
         "costs": [{"stage": stage.replace("_", " "), **cost} for stage, cost in findings.costs.items()],
     }
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from stages.artifacts.task_rows import metrics_in
+from stages.reporting.recipe import recipe
 from stages.reporting.speed import MEGA, speed_rows
 
 
 def short_table(summary: Mapping[str, Any], page: Path) -> str:
-    """Dense and pruned side by side, the seconds of each stage, where the page is."""
+    """Dense and pruned side by side, how it was pruned, the seconds of each stage, where the page is."""
     dense, pruned = summary["dense"], summary["pruned"]
     table = [
         [summary["model"], "dense", "pruned"],
@@ -30,7 +31,10 @@ def short_table(summary: Mapping[str, Any], page: Path) -> str:
         for one in summary["costs"]
     ]
     notes = [f"note: {one}" for one in summary["notes"]]
-    return "\n".join([*_aligned(table), *notes, "", *_aligned(costs), "", f"report: {page}"])
+    pairs = recipe(summary)
+    width = max(len(name) for name, _ in pairs)
+    told = [f"{name.ljust(width)}  {value}" for name, value in pairs]
+    return "\n".join([*_aligned(table), *notes, "", *told, "", *_aligned(costs), "", f"report: {page}"])
 
 
 def _running(summary: Mapping[str, Any]) -> list[list[str]]:

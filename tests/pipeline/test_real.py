@@ -72,6 +72,12 @@ def test_the_pruned_model_loads_anywhere_and_is_what_the_report_says(project):
     assert f"{pruned:.2f}" in shown
 
 
+EXP_SHOW = (
+    "env", "COLUMNS=120", "dvc", "exp", "show", "--no-pager", "--only-changed", "--drop", "Created|solve.sparsity|.*/"
+)  # fmt: skip
+"""README's, in a terminal of 120 columns."""
+
+
 def test_when_nothing_changed_nothing_runs(project):
     assert project.repro() == []
 
@@ -88,8 +94,13 @@ def test_a_changed_sparsity_reruns_from_solve_and_the_old_result_is_restored(pro
     assert metrics(project, "pruned")["perplexity"]["value"] < pruned["perplexity"]["value"]
     assert "0.3" in project.sh("dvc", "params", "diff")
     assert "perplexity" in project.sh("dvc", "metrics", "diff")
+    shown = project.sh(*EXP_SHOW)
+    assert shown.split()[1:4] == ["Experiment", "perplexity", "bbc_topics"], shown
+    assert "…" not in shown, shown
     assert "index.html" in project.sh("dvc", "plots", "diff")
-    assert "index.html" in project.sh("dvc", "plots", "show")
+    shown = project.sh("dvc", "plots", "show")
+    assert "index.html" in shown
+    assert "failed to load" not in shown
     project.change(solve={"sparsity": 0.5})
     assert project.repro() == []  # from DVC's run cache
     assert bytes_of(project, "pruned") == before

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages import report
+from stages import params, report
 from stages.artifacts.atomic import write_json
 from stages.artifacts.attention import write_errors
 from stages.artifacts.manifest import sha256_of, write_manifest
@@ -233,6 +233,42 @@ def test_the_short_table_has_both_models_the_stages_and_the_page(workspace, caps
         ["solve", "95.5"],
     ]
     assert lines[-1] == "report: data/report/index.html"
+
+
+def told_of(workspace, capsys, **manifest):
+    """The lines of --show that say how the model was pruned."""
+    facts = {"solve": {"method": "wanda", "inputs": "pruned"}, "settings": {}, **manifest}
+    write_manifest(Path("data/solution"), facts)
+    assert run() == 0
+    capsys.readouterr()
+    assert report.show() == 0
+    return dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line)
+
+
+def test_the_short_table_names_method_settings_pattern_layout_and_calibration(workspace, capsys):
+    solve = params.read(Path(__file__).parents[2] / "params.yaml").solve.model_dump(mode="json")
+    told = told_of(workspace, capsys, solve={**solve, "method": "wanda"}, settings={"wanda": {"activation_power": 1.0}})
+    told = {name: value.strip() for name, value in told.items()}
+    assert told["method"] == "wanda"
+    assert told["settings"] == "the defaults"
+    assert (told["pattern"], told["layout"]) == ("unstructured", "dense")
+    write_json(
+        Path("data/pruned/pruning_manifest.json"),
+        {"source": {}, "calibration": {"text": {"name": "some news"}, "sequences": 16, "length": 512}},
+    )
+    changed = {**solve, "method": "wanda", "refit": "cg", "units": {**solve["units"], "multiple": 64}}
+    told = told_of(workspace, capsys, solve=changed, settings={"wanda": {"activation_power": 0.5}})
+    told = {name: value.strip() for name, value in told.items()}
+    assert told["method"] == "wanda (activation_power 0.5)"
+    assert told["settings"] == "refit cg"
+    assert told["calibration"] == "some news, 16 x 512 tokens"
+
+
+def test_dvc_is_given_the_few_figures_that_runs_are_compared_by(workspace):
+    run()
+    figures = json.loads(Path("metrics/summary.json").read_text())
+    assert list(figures) == ["perplexity", "perplexity_dense", "topics", "topics_dense", "sparsity"]
+    assert (figures["perplexity"], figures["topics_dense"], figures["sparsity"]) == (44.07, 0.2909, 0.5)
 
 
 def test_attention_matrices_are_told_in_words_figures_and_plots(workspace):

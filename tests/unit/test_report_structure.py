@@ -15,7 +15,7 @@ from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import sha256_of, write_manifest
 from stages.measure_speed import ratios
 from stages.measuring.rounds import speeds
-from stages.reporting.page import known
+from stages.reporting.flat import known
 from tests.unit.test_report import PAGE, Elements, outputs, run, write_solution
 from tests.unit.test_report import workspace as workspace
 
@@ -104,6 +104,10 @@ def test_speed_is_told_beside_what_the_macs_promise(workspace):
     write_layout()
     write_speed()
     assert run() == 0
+    figures = json.loads(Path("metrics/summary.json").read_text())
+    assert figures["size"] == pytest.approx(0.8, abs=1e-4)
+    assert figures["memory"] == 0.75
+    assert figures["prefill"] == pytest.approx(1.25, rel=0.2)
     page = Elements(PAGE.read_text())
     assert not page.open
     assert len(page.ids) == len(set(page.ids))

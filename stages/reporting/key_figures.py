@@ -1,0 +1,33 @@
+"""The few figures that runs are compared by, metrics/summary.json: the one file that DVC shows as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stages.artifacts.task_rows import metrics_in
+from stages.reporting.speed import PHASES
+
+
+def key_figures(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Perplexity, a metric of each task, sparsity, and for smaller checkpoints size, memory and speed.
+
+    `size` and `memory` are pruned over dense, `prefill` and `decode` how many times as fast; they are left out where
+    nothing was measured. `<name>_dense` is the dense model's. Of a task's metrics `acc` is taken, else its first.
+    """
+    dense, pruned = summary["dense"], summary["pruned"]
+    figures = {"perplexity": pruned["perplexity"]["value"], "perplexity_dense": dense["perplexity"]["value"]}
+    for task, row in pruned["tasks"].items():
+        metric = "acc" if "acc" in row else metrics_in(row)[0]
+        figures[task] = row[metric]
+        if metric in dense["tasks"].get(task, {}):
+            figures[f"{task}_dense"] = dense["tasks"][task][metric]
+    figures["sparsity"] = pruned["sparsity"]
+    if summary["structure"]:
+        counts = summary["structure"]["parameters"]
+        figures["size"] = counts["pruned"] / counts["dense"]
+    if summary["speed"]["state"] == "measured":
+        ratio = summary["speed"]["ratio"]
+        figures |= {"memory": ratio["peak_memory_mb"]} if "peak_memory_mb" in ratio else {}
+        figures |= {phase: ratio[phase]["median"] for phase in PHASES}
+    return figures
