@@ -23,12 +23,7 @@ def main() -> None:
     """Measure every pair, write the table."""
     settings = read_yaml(Path("params.yaml"))["table1"]
     RESULTS.mkdir(exist_ok=True)
-    runs = {
-        (attention, mlp): run_of(settings, attention, mlp)
-        for attention in (DENSE, *settings["attention"])
-        for mlp in (DENSE, *settings["mlp"])
-        if (attention, mlp) != (DENSE, DENSE)
-    }
+    runs = runs_of(settings)
     command = [sys.executable, str(BENCHMARK), str(RESULTS / "workspace"), "--json", str(RESULTS / "table1.json")]
     command += [f"--{name}={settings[name]}" for name in ("sequences", "windows", "threads")]
     subprocess.run([*command, *(part for run in runs.values() for part in ("--run", run))], check=True)
@@ -36,6 +31,16 @@ def main() -> None:
     text = table(settings, runs, found)
     (RESULTS / "table1.md").write_text(text, encoding="utf-8")
     print(text)
+
+
+def runs_of(settings: dict[str, Any]) -> dict[tuple[str, str], str]:
+    """The benchmark's run of every pair of a method for q and k and one for the MLP."""
+    return {
+        (attention, mlp): run_of(settings, attention, mlp)
+        for attention in (DENSE, *settings["attention"])
+        for mlp in (DENSE, *settings["mlp"])
+        if (attention, mlp) != (DENSE, DENSE)
+    }
 
 
 def run_of(settings: dict[str, Any], attention: str, mlp: str) -> str:

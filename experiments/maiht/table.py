@@ -22,11 +22,7 @@ def main() -> None:
     """Measure every pair of method and sparsity, write the table."""
     settings = read_yaml(Path("params.yaml"))["table"]
     RESULTS.mkdir(exist_ok=True)
-    runs = {
-        (method, sparsity): f"{method} {sparsity} {settings['settings']}".strip()
-        for method in settings["methods"]
-        for sparsity in settings["sparsities"]
-    }
+    runs = runs_of(settings)
     command = [sys.executable, str(BENCHMARK), str(RESULTS / "workspace"), "--json", str(RESULTS / "table.json")]
     command += [f"--{name}={settings[name]}" for name in ("sequences", "windows", "threads")]
     subprocess.run([*command, *(part for run in runs.values() for part in ("--run", run))], check=True)
@@ -34,6 +30,15 @@ def main() -> None:
     text = table(settings, runs, found)
     (RESULTS / "table.md").write_text(text, encoding="utf-8")
     print(text)
+
+
+def runs_of(settings: dict[str, Any]) -> dict[tuple[str, float], str]:
+    """The benchmark's run of every pair of method and sparsity."""
+    return {
+        (method, sparsity): f"{method} {sparsity} {settings['settings']}".strip()
+        for method in settings["methods"]
+        for sparsity in settings["sparsities"]
+    }
 
 
 def table(settings: dict[str, Any], runs: dict[tuple[str, float], str], found: dict[str, list[dict[str, Any]]]) -> str:

@@ -21,33 +21,51 @@ SHORT, LONG = "short", "perplexity"
 def main() -> None:
     """Measure every pair of method and sparsity, write tables and figure."""
     settings = read_yaml(Path("params.yaml"))["table"]
-    runs = {
-        (name, sparsity): " ".join([run.split()[0], str(sparsity), *run.split()[1:]])
-        for name, run in settings["methods"].items()
-        for sparsity in settings["sparsities"]
-    }
+    runs = runs_of(settings)
     options = {name: settings[name] for name in ("short", "sequences", "windows", "threads")}
     whole = [run for (name, _), run in runs.items() if name in settings["assembled"]]
     found = measured([run for run in runs.values() if run not in whole], "workspace", **options)
     found |= measured(whole, "workspace", assembled=True, **options) if whole else {}
     (RESULTS / "table.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-    values = {pair: found[run][0] for pair, run in runs.items()} | {("dense", 0.0): found["dense"][0]}
-    text = f"Windows of 512 tokens.\n\n{table(settings, values, LONG)}\n"
-    text += f"Windows of {settings['short']} tokens.\n\n{table(settings, values, SHORT)}"
+    text = summary(settings, found)
     (RESULTS / "table.md").write_text(text, encoding="utf-8")
-    draw(settings, values)
+    draw(settings, values_of(settings, found))
     print(text)
+
+
+def runs_of(settings: dict[str, Any]) -> dict[tuple[str, float], str]:
+    """The benchmark's run of every pair of method and sparsity that is to be measured."""
+    return {
+        (name, sparsity): " ".join([run.split()[0], str(sparsity), *run.split()[1:]])
+        for name, run in settings["methods"].items()
+        for sparsity in settings["sparsities"]
+        if sparsity <= settings["until"].get(name, 1)
+    }
+
+
+def values_of(settings: dict[str, Any], found: dict[str, Any]) -> dict[tuple[str, float], dict[str, Any]]:
+    """Figures of every pair, and of the dense model at 0."""
+    return {pair: found[run][0] for pair, run in runs_of(settings).items()} | {("dense", 0.0): found["dense"][0]}
+
+
+def summary(settings: dict[str, Any], found: dict[str, Any]) -> str:
+    """Markdown: both tables."""
+    values = values_of(settings, found)
+    text = f"Windows of 512 tokens.\n\n{table(settings, values, LONG)}\n"
+    return text + f"Windows of {settings['short']} tokens.\n\n{table(settings, values, SHORT)}"
 
 
 def table(settings: dict[str, Any], values: dict[tuple[str, float], dict[str, Any]], which: str) -> str:
     """Methods down, sparsities across, the lowest of a column in bold."""
     sparsities = settings["sparsities"]
-    best = {at: min(values[name, at][which] for name in settings["methods"]) for at in sparsities}
+    found = {pair: value[which] for pair, value in values.items()}
+    best = {at: min(found[name, at] for name in settings["methods"] if (name, at) in found) for at in sparsities}
     lines = [f"| | {' | '.join(f'{one:.0%}' for one in sparsities)} |", f"|{'---|' * (len(sparsities) + 1)}"]
-    lines.append(f"| dense | {' | '.join([format(values['dense', 0.0][which], '.2f')] * len(sparsities))} |")
+    lines.append(f"| dense | {' | '.join([format(found['dense', 0.0], '.2f')] * len(sparsities))} |")
     for name in settings["methods"]:
-        shown = [(values[name, at][which], best[at]) for at in sparsities]
-        cells = [f"**{value:.2f}**" if value == least else f"{value:.2f}" for value, least in shown]
+        shown = [format(found[name, at], ".2f") if (name, at) in found else "not measured" for at in sparsities]
+        cells = [f"**{cell}**" if found.get((name, at)) == best[at] else cell
+                 for cell, at in zip(shown, sparsities, strict=True)]  # fmt: skip
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -57,8 +75,9 @@ def draw(settings: dict[str, Any], values: dict[tuple[str, float], dict[str, Any
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for name in settings["methods"]:
-        points = [values["dense", 0.0][LONG], *(values[name, at][LONG] for at in settings["sparsities"])]
-        axes.plot([0, *settings["sparsities"]], points, marker="o", markersize=3, label=name)
+        at = [one for one in settings["sparsities"] if (name, one) in values]
+        points = [values["dense", 0.0][LONG], *(values[name, one][LONG] for one in at)]
+        axes.plot([0, *at], points, marker="o", markersize=3, label=name)
     axes.set(yscale="log", xlabel="fraction of the blocks' parameters removed", ylabel="perplexity")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

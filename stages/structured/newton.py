@@ -27,8 +27,10 @@ class Newton:
     also keeps z in [0, 1], which the paper asks for and Algorithm 1 does not do.
 
     Departs from the paper: λ is relative to mean(diag H), H is damped, and G is a mean, not a sum: the score does not
-    depend on the units of the activations. Of the closed form the ranking by parameters does not depend on
-    `removed`, and a change of the budget needs no new scores.
+    depend on the units of the activations. Around it, unless solve.units says otherwise, units are ranked by parameters
+    instead of eq. 8 (`ranking: literal`), and compensation is damped by each input's own energy.
+    Of the closed form the ranking by parameters does not depend on `removed`, and a change of the budget needs no new
+    scores.
 
     removed:    fraction of the inputs that the relaxed mask takes away, in (0, 1).
     damping:    added to the diagonal of H, as a fraction of its mean.
