@@ -19,6 +19,7 @@ from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.params import Params
 from stages.params.pruning import Rule
+from stages.rules import governing, tell
 from stages.solvers.contract import Budget, LinearSolver
 
 Solver = LinearSolver | AttentionSolver
@@ -70,6 +71,12 @@ class Assignment:
         """Whether nothing is to be kept."""
         return self.kept == 0 or (self.sparsity == 1 and self.groups is None)
 
+    @property
+    def told(self) -> str:
+        """Method and amount, for the log."""
+        amount = f"sparsity {self.sparsity:g}" if self.groups is None else f"pattern {self.pattern}"
+        return "dense" if self.leaves_dense else f"{amount}, {self.method}"
+
     def facts(self) -> dict[str, Any]:
         """What a result follows from, as JSON."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -90,14 +97,15 @@ def assign(params: Params, model: StreamedModel) -> dict[str, Assignment]:
 
     Raises ParameterError where a rule asks for what its method, or the linear's width, cannot do.
     """
-    params.solve.check_blocks(model.blocks)
-    found, solvers = dict[str, Assignment](), dict[int, Solver]()
+    found, solvers = dict[str, Assignment](), dict[int | None, Solver]()
     linears = [linear for index in range(model.blocks) for linear in model.linears(index)]
-    for linear in linears:
-        number, rule = _rule_of(params, linear)
+    numbers = governing(params.solve.rules, linears, model.blocks)
+    for linear, number in zip(linears, numbers, strict=True):
+        rule = Rule() if number is None else params.solve.rules[number]
         if number not in solvers:
             solvers[number] = _solver_of(params, rule)
         found[linear.name] = _resolved(params, rule, solvers[number], linear)
+    tell(numbers, linears, [found[linear.name].told for linear in linears], "linears")
     for index in range(model.blocks):
         _check_pairs(model.linears(index), found)
     return _ranked(model, linears, found)
@@ -113,13 +121,6 @@ def _check_pairs(linears: Sequence[Linear], found: Mapping[str, Assignment]) -> 
             f"solve.rules: {method} prunes {QUERY} and {KEY} together, got {', '.join(sorted(roles))} of block "
             f"{joint[0].block}: give it to both in one rule with roles: [{QUERY}, {KEY}], and only to them"
         )
-
-
-def _rule_of(params: Params, linear: Linear) -> tuple[int, Rule]:
-    for number, rule in enumerate(params.solve.rules):
-        if rule.matches(linear.role, linear.block):
-            return number, rule
-    return -1, Rule()
 
 
 def _solver_of(params: Params, rule: Rule) -> Solver:

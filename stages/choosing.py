@@ -28,6 +28,7 @@ from stages.models.units import Kind, Units, parameters_of, units_of
 from stages.params import Params
 from stages.params.pruning import Solve
 from stages.places import MODEL, STATISTICS, block_file
+from stages.rules import Place, governing, tell
 from stages.runner import StageRun, progress
 from stages.structured.contract import UnitMethod, UnitScorer
 from stages.structured.ranking import Ranked, by_budget, keep_best, literal
@@ -52,7 +53,8 @@ def trained(run: StageRun, model: StreamedModel, identity: str) -> Trained | Non
     if methods.room_of(run.params.solve.method) != "gating":
         return None
     settings, kinds = run.params.solve, _checked_units(run.params, model)
-    places = [_place(settings, one, torch.zeros(one.count)) for one in kinds]
+    scores = [torch.zeros(one.count) for one in kinds]
+    places = _places(settings, kinds, scores, _rules_of(settings, kinds, model.blocks))
     _ranked(settings, method_of(run.params), kinds, places)  # a budget that no scores can meet is told before training
     if all(place.kept == len(place.scores) for place in places):
         raise ParameterError(
@@ -77,7 +79,11 @@ def choose(
         scores = [found[one.block][one.kind] for one in units]
     else:
         scores = [gates.sizes(one) for one in units]
-    places = [_place(run.params.solve, one, own) for one, own in zip(units, scores, strict=True)]
+    settings = run.params.solve
+    rules = _rules_of(settings, units, model.blocks)
+    places = _places(settings, units, scores, rules)
+    told = ["ranked with the rest" if place.kept is None else f"{place.kept} kept" for place in places]
+    tell(rules, _parts(units), told, "times all heads or all channels of a block")
     kept: list[Kept] = [{} for _ in range(model.blocks)]
     for one, keep in zip(units, _ranked(run.params.solve, method_of(run.params), units, places), strict=True):
         kept[one.block][one.kind] = keep
@@ -102,7 +108,6 @@ def check_rules(settings: Solve, model: StreamedModel) -> None:
             f"{MODEL}: {kind} has lost heads or channels before, and {method} cannot take more of it: expected a dense "
             "model; fetch that one and set solve.sparsity to the whole that is to go"
         )
-    settings.check_blocks(model.blocks)
     for name, plain in (("pattern", "unstructured"), ("scope", "auto"), ("refit", "none"), ("allocation", "uniform")):
         if getattr(settings, name) != plain:
             raise ParameterError(
@@ -141,27 +146,41 @@ def _check_units(settings: Solve, scorer: UnitMethod) -> None:
         )
 
 
-def _place(settings: Solve, units: Units, scores: Tensor) -> Ranked:
-    """The units of one place as they are ranked; their number is settled where the first rule that matches says so."""
+def _parts(units: Sequence[Units]) -> list[Place]:
+    """What rules can speak of, of a structured method."""
+    return [Place(ROLES[one.kind], one.block) for one in units]
+
+
+def _rules_of(settings: Solve, units: Sequence[Units], blocks: int) -> list[int | None]:
+    """For the heads and the channels of each block the number of the rule that settles how many stay."""
+    return governing(settings.rules, _parts(units), blocks)
+
+
+def _places(
+    settings: Solve, units: Sequence[Units], scores: Sequence[Tensor], rules: Sequence[int | None]
+) -> list[Ranked]:
+    return [_place(settings, *given) for given in zip(units, scores, rules, strict=True)]
+
+
+def _place(settings: Solve, units: Units, scores: Tensor, number: int | None) -> Ranked:
+    """The units of one place as they are ranked; their number is settled where rule `number` says so."""
     multiple = settings.units.multiple if units.kind == "channels" else 1
     if multiple > units.count:
         raise ParameterError(
             f"solve.units.multiple: expected at most the {units.count} channels of block {units.block}, got {multiple}"
         )
-    for number, rule in enumerate(settings.rules):
-        if rule.matches(f"{ROLES[units.kind]}.", units.block):
-            if rule.sparsity is None:
-                break
-            kept = units.count - removed_count(units.count, rule.sparsity)
-            if kept < units.count:
-                kept = kept // multiple * multiple
-            if kept == 0:
-                raise ParameterError(
-                    f"solve.rules[{number}].sparsity: {rule.sparsity:g} would leave block {units.block} no "
-                    f"{units.kind} of its {units.count}: expected at most {1 - multiple / units.count:.3f}"
-                )
-            return Ranked(scores, units.parameters, kept, multiple)
-    return Ranked(scores, units.parameters, None, multiple)
+    sparsity = None if number is None else settings.rules[number].sparsity
+    if sparsity is None:
+        return Ranked(scores, units.parameters, None, multiple)
+    kept = units.count - removed_count(units.count, sparsity)
+    if kept < units.count:
+        kept = kept // multiple * multiple
+    if kept == 0:
+        raise ParameterError(
+            f"solve.rules[{number}].sparsity: {sparsity:g} would leave block {units.block} no "
+            f"{units.kind} of its {units.count}: expected at most {1 - multiple / units.count:.3f}"
+        )
+    return Ranked(scores, units.parameters, kept, multiple)
 
 
 def _ranked(settings: Solve, method: UnitMethod, units: Sequence[Units], places: Sequence[Ranked]) -> list[Tensor]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
 from stages.params.base import DType, Fraction, Section, Sha256
+from stages.params.ranges import OneRange, Range
 
 
 class HubModel(Section):
@@ -48,19 +49,27 @@ class TextOptions(Section):
     join:      what stands between two documents of the joined text.
     replace:   strings replaced before tokenising, e.g. {"<unk>": "unk"}.
     shuffle:   seed that shuffles the documents; None keeps their order.
-    documents: [start, stop) after repeats are dropped and shuffling; None takes all.
+    documents: a range (`"0-799"`, `{from: 0, to: 799}`) after repeats are dropped and shuffling; None takes all.
     """
 
     join: str = "\n\n"
     replace: dict[str, str] = Field(default_factory=dict)
     shuffle: int | None = None
-    documents: tuple[int, int] | None = None
+    documents: OneRange | None = None
+
+    @field_validator("documents", mode="before")
+    @classmethod
+    def _not_half_open(cls, value: Any) -> Any:
+        match value:
+            case [int(start), int(stop)] if 0 <= start < stop:
+                raise ValueError(f'expected a range with both ends, got {list(value)}: write "{start}-{stop - 1}"')
+        return value
 
     @field_validator("documents")
     @classmethod
-    def _ordered(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
-        if value is not None and not 0 <= value[0] < value[1]:
-            raise ValueError("expected [start, stop] with 0 <= start < stop")
+    def _from_the_start(cls, value: Range | None) -> Range | None:
+        if value is not None and min(value.first, value.last) < 0:
+            raise ValueError(f"documents are counted from 0, got {value}")
         return value
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from stages.errors import ParameterError, unknown
+from stages.errors import unknown
 from stages.linalg.masks import groups_of
 from stages.models.roles import ROLES
 from stages.params.base import Fraction, Positive, Section
 from stages.params.faults import misplaced
+from stages.params.ranges import Numbers
 from stages.params.units import UnitSettings
 
 Pattern = Annotated[str, Field(pattern=r"^(unstructured|[1-9]\d*:[1-9]\d*)$")]
 Scope = Literal["auto", "row", "linear", "model"]
 Refit = Literal["none", "cg", "exact"]
+Roles = Annotated[
+    tuple[str, ...], BeforeValidator(lambda roles: [roles] if isinstance(roles, str) else roles), Field(min_length=1)
+]
 
 
 def _checked_pattern(pattern: str | None) -> str | None:
@@ -29,13 +33,13 @@ class Rule(Section):
     """Who prunes what: the first rule that matches a linear decides, what it omits is inherited.
 
     roles:    roles (`attention.q`) or their groups (`attention`); None matches all.
-    blocks:   first and last block, both included (`[0, 3]`); None matches all.
+    blocks:   blocks and ranges of them (`[0, 2, -1]`, `"0-2"`, `{from: 0, to: 2}`); None matches all.
     settings: settings of this rule's method; required when the method is not solve.method, whose
               settings are in methods.<name>.
     """
 
-    roles: tuple[str, ...] | None = None
-    blocks: tuple[int, int] | None = None
+    roles: Roles | None = None
+    blocks: Numbers | None = None
     method: str | None = None
     sparsity: Fraction | None = None
     pattern: Pattern | None = None
@@ -45,13 +49,6 @@ class Rule(Section):
 
     _pattern = field_validator("pattern")(_checked_pattern)
 
-    @field_validator("blocks")
-    @classmethod
-    def _in_order(cls, blocks: tuple[int, int] | None) -> tuple[int, int] | None:
-        if blocks is not None and not 0 <= blocks[0] <= blocks[1]:
-            raise ValueError(f"expected the first and the last block, counted from 0, got {list(blocks)}")
-        return blocks
-
     @field_validator("roles")
     @classmethod
     def _known_roles(cls, roles: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -60,11 +57,6 @@ class Rule(Section):
             if role not in known:
                 raise misplaced(f"[{number}]", unknown("role", role, known))
         return roles
-
-    def matches(self, role: str, block: int) -> bool:
-        """Whether this rule speaks of the linears with this role in this block."""
-        in_roles = self.roles is None or role in self.roles or role.split(".")[0] in self.roles
-        return in_roles and (self.blocks is None or self.blocks[0] <= block <= self.blocks[1])
 
 
 class Solve(Section):
@@ -124,15 +116,6 @@ class Solve(Section):
     def ordered(self) -> bool:
         """Whether a linear's statistics are taken after the linears before it in its block are pruned."""
         return self.inputs == "pruned" and self.walk != "block"
-
-    def check_blocks(self, count: int) -> None:
-        """Raise ParameterError for a rule that speaks of no block of a model with `count` blocks."""
-        for number, rule in enumerate(self.rules):
-            if rule.blocks is not None and rule.blocks[0] >= count:
-                raise ParameterError(
-                    f"solve.rules[{number}].blocks: expected some of the model's blocks 0 to {count - 1}, got "
-                    f"{list(rule.blocks)}"
-                )
 
     def corrects(self, refits: bool) -> bool:
         """Whether a linear's target is corrected toward the dense model's outputs; `auto`: if kept weights change."""

@@ -61,7 +61,7 @@ def select(documents: Iterable[Document], options: TextOptions, place: str) -> t
     """
     if options.shuffle is None and options.documents is None:
         return list(documents), 0
-    start, stop = options.documents or (0, None)
+    start, stop = (0, None) if options.documents is None else (options.documents.first, options.documents.last + 1)
     taken, dropped = list[Document](), 0
     for document, repeated in marked(documents):
         dropped += repeated
@@ -71,8 +71,8 @@ def select(documents: Iterable[Document], options: TextOptions, place: str) -> t
             break
     if stop is not None and stop > len(taken):
         raise ParameterError(
-            f"{place}.documents: expected a stop of at most {len(taken)}, the documents that do not repeat others, "
-            f"got {stop}"
+            f"{place}.documents: expected a last one of at most {len(taken) - 1}, since {len(taken)} documents do not "
+            f"repeat others, got {options.documents}"
         )
     if options.shuffle is not None:
         random.Random(options.shuffle).shuffle(taken)
@@ -87,7 +87,7 @@ def name_of(source: Text) -> str:
         name = source.package if isinstance(source, WheelText) else source.path.name
     if source.documents is None:
         return name
-    return f"{name} documents {source.documents[0]}-{source.documents[1]}"
+    return f"{name} documents {source.documents}"
 
 
 def _replaced(text: str, replacements: dict[str, str]) -> str:

@@ -55,7 +55,7 @@ def test_the_curve_is_the_error_of_removing_the_least_scores_from_a_diagonal_pro
 @pytest.mark.parametrize("allocation", ["owl", "error"])
 @pytest.mark.parametrize("method", ["magnitude", "sparsegpt"])
 def test_the_pipeline_gives_each_linear_its_own_count(allocation, method, workspace):
-    w = workspace(solve={"method": method, "allocation": allocation, "rules": [{"blocks": [2, 2], "sparsity": 0.1}]})
+    w = workspace(solve={"method": method, "allocation": allocation, "rules": [{"blocks": [2], "sparsity": 0.1}]})
     w.run("extract", "statistics", "solve", "assemble")
     rows = read_table(w.folder / "data/solution/linears.parquet")
     shared = [row for row in rows if row["block"] < 2]

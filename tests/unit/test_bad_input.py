@@ -144,7 +144,7 @@ def newton(sparsity=0.3, **given):
             "newton removes whole units: expected attention (heads) or mlp (channels), got attention.o",
         ),
         (
-            newton(rules=[{"blocks": [0, 0], "sparsity": 0}, {"roles": ["attention"], "sparsity": 0.8}]),
+            newton(rules=[{"blocks": [0], "sparsity": 0}, {"roles": ["attention"], "sparsity": 0.8}]),
             "solve.rules[1].sparsity: 0.8 would leave block 1 no heads of its 2: expected at most 0.500",
         ),
         (

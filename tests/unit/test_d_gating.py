@@ -251,7 +251,7 @@ def test_settings_out_of_range_are_told(settings, told):
         ({}, {"inputs": "pruned", "target": "corrected"}, "solve.target: the dense model's"),
         ({}, {"sparsity": 0.0, "rules": [{"sparsity": 0.0}]}, "d_gating has nothing to gate"),
         ({}, {"sparsity": 0.9, "rules": [{"roles": ["mlp"], "sparsity": 0.0}]}, "solve.sparsity: 0.9"),
-        ({}, {"rules": [{"blocks": [3, 4], "sparsity": 0.0}]}, "solve.rules[0].blocks: expected some of the"),
+        ({}, {"rules": [{"blocks": [3, 4], "sparsity": 0.0}]}, "solve.rules[0].blocks: the model has 3 blocks: "),
         ({}, {"pattern": "2:4"}, "solve.pattern: d_gating removes whole heads and channels"),
         ({"learning_rate": 1e30}, {}, "not finite"),
     ],
@@ -285,7 +285,7 @@ def test_lora_without_peft_is_told(workspace, monkeypatch):
 
 
 def test_a_block_that_a_rule_protects_is_not_gated(solved):
-    solved("llama", "frozen", 0.2, rules=[{"blocks": [0, 0], "sparsity": 0.0}])
+    solved("llama", "frozen", 0.2, rules=[{"blocks": [0], "sparsity": 0.0}])
     _, kinds = everything()
     assert all(bool(keep.all()) for keep in read_units(SOLUTION / block_file(0)).values())
     assert bool((trained_file().sizes(kinds[0]) == 1).all())

@@ -128,9 +128,9 @@ def test_all_and_nothing_are_exact(method, sparsity, workspace):
 
 def test_rules_decide_by_role_and_block_and_the_first_match_wins(workspace):
     rules = [
-        {"roles": ["attention.o"], "blocks": [1, 1], "sparsity": 0.0},
+        {"roles": ["attention.o"], "blocks": [1], "sparsity": 0.0},
         {"roles": ["attention"], "method": "wanda", "settings": {"activation_power": 0.5}, "sparsity": 0.25},
-        {"blocks": [2, 2], "pattern": "1:4"},
+        {"blocks": [-1], "pattern": "1:4"},
     ]
     w = workspace(solve={"method": "sparsegpt", "rules": rules})
     w.run(*BEFORE, "solve", "assemble")
@@ -160,7 +160,7 @@ def test_the_whole_model_is_ranked_together(workspace):
 def test_blocks_that_stay_dense_leave_the_inputs_of_the_next_as_stored(workspace):
     """Leading dense blocks must not cost a walk, nor change a bit of what follows."""
     walk = {"walk": "block", "target": "dense"}
-    w = workspace(solve={"method": "sparsegpt", **walk, "rules": [{"blocks": [0, 1], "sparsity": 0}]})
+    w = workspace(solve={"method": "sparsegpt", **walk, "rules": [{"blocks": "0-1", "sparsity": 0}]})
     w.run(*BEFORE, "solve")
     pruned = w.bytes_of("solution")["block_002.safetensors"]
     w.change(solve={"method": "sparsegpt", "inputs": "dense"})

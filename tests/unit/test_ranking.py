@@ -268,14 +268,8 @@ def test_the_allocation_of_the_method_is_taken_unless_one_is_asked_for():
     assert found["global"] == [keep.tolist() for keep in by_budget(some, -int(-0.3 * total_of(some) // 1))]
 
 
-def test_what_has_lost_units_before_is_refused_and_so_is_a_rule_for_no_block():
-    settings = Solve(method="newton", sparsity=0.2, rules=[{"blocks": [3, 4], "sparsity": 0.0}])
-    once, dense = (
-        SimpleNamespace(config=SimpleNamespace(model_type=f"{kind}llama"), blocks=3) for kind in ("hetero_", "")
-    )
+def test_what_has_lost_units_before_is_refused():
+    settings = Solve(method="newton", sparsity=0.2)
+    once = SimpleNamespace(config=SimpleNamespace(model_type="hetero_llama"), blocks=3)
     with pytest.raises(ArchitectureError, match=r"hetero_llama has lost heads or channels before.*fetch that one"):
         check_rules(settings, once)
-    with pytest.raises(ParameterError, match=r"solve\.rules\[0\]\.blocks: expected some of the model's blocks 0 to 2"):
-        check_rules(settings, dense)
-    with pytest.raises(ValueError, match="expected the first and the last block"):
-        Solve(method="newton", sparsity=0.2, rules=[{"blocks": [2, 1], "sparsity": 0.0}])

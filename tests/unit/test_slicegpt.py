@@ -125,7 +125,7 @@ def test_an_architecture_without_rms_norms_is_refused(workspace):
         ({"pattern": "2:4"}, "solve.pattern: slicegpt slices all blocks to one width"),
         ({"refit": "cg"}, "solve.refit"),
         ({"units": {"choice": "pruned"}}, "solve.units: slicegpt slices"),
-        ({"rules": [{"blocks": [0, 0], "sparsity": 0.1}]}, "solve.rules: slicegpt slices"),
+        ({"rules": [{"blocks": [0], "sparsity": 0.1}]}, "solve.rules: slicegpt slices"),
     ],
 )
 def test_settings_that_mean_nothing_to_it_are_refused(section, told, workspace):
@@ -169,7 +169,7 @@ def test_it_generates_as_it_predicts(architecture, workspace):
 
 
 def test_it_cannot_be_a_rule(workspace):
-    rules = [{"blocks": [0, 0], "method": "slicegpt", "settings": {}}]
+    rules = [{"blocks": [0], "method": "slicegpt", "settings": {}}]
     w = workspace("llama", solve={"method": "magnitude", "sparsity": 0.2, "rules": rules})
     w.run("extract", "statistics")
     assert "slicegpt slices the whole model" in w.fail("solve")[1]

@@ -105,10 +105,10 @@ def test_what_is_not_there_is_refused(files):
 def test_a_shuffle_is_that_of_the_seed_and_ranges_of_it_are_disjoint():
     expected = list(NUMBERED)
     random.Random(3).shuffle(expected)
-    first, _ = select(NUMBERED, TextOptions(shuffle=3, documents=(0, 20)), PLACE)
-    second, _ = select(NUMBERED, TextOptions(shuffle=3, documents=(20, 50)), PLACE)
+    first, _ = select(NUMBERED, TextOptions(shuffle=3, documents="0-19"), PLACE)
+    second, _ = select(NUMBERED, TextOptions(shuffle=3, documents={"from": 20, "to": 49}), PLACE)
     assert first + second == expected
-    assert select(NUMBERED, TextOptions(documents=(2, 4)), PLACE)[0] == NUMBERED[2:4]
+    assert select(NUMBERED, TextOptions(documents="2-3"), PLACE)[0] == NUMBERED[2:4]
 
 
 def test_repeats_are_dropped_before_shuffling_and_counted():
@@ -131,19 +131,19 @@ def test_no_more_documents_are_read_than_are_asked_for():
         yield from NUMBERED[:3]
         raise AssertionError("read on")
 
-    assert select(endless(), TextOptions(documents=(0, 3)), PLACE)[0] == NUMBERED[:3]
+    assert select(endless(), TextOptions(documents="0-2"), PLACE)[0] == NUMBERED[:3]
 
 
 def test_more_documents_than_there_are_is_refused():
-    with pytest.raises(ParameterError, match=r"calibration\.documents: expected a stop of at most 50, .* got 51"):
-        select(NUMBERED + NUMBERED, TextOptions(documents=(0, 51)), PLACE)
+    with pytest.raises(ParameterError, match=r"calibration\.documents: expected a last one of at most 49, .* got 0-50"):
+        select(NUMBERED + NUMBERED, TextOptions(documents="0-50"), PLACE)
 
 
 def test_the_text_is_replaced_then_joined_and_its_facts_tell(files):
-    options = {"column": "body", "join": " | ", "replace": {"née": "born"}, "documents": (0, 2)}
+    options = {"column": "body", "join": " | ", "replace": {"née": "born"}, "documents": "0-1"}
     chosen = choose(local(files / "rows.jsonl", **options), PLACE)
     assert chosen.text == "born | deux"
-    assert chosen.facts["name"] == "rows.jsonl documents 0-2"
+    assert chosen.facts["name"] == "rows.jsonl documents 0-1"
     assert chosen.facts["sha256"] == hashlib.sha256(b"born | deux").hexdigest()
     assert (chosen.facts["documents"], chosen.facts["characters"], chosen.facts["join"]) == (2, 11, " | ")
     assert chosen.facts["source"]["path"] == str(files / "rows.jsonl")

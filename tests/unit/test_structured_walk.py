@@ -368,9 +368,9 @@ def test_all_linears_are_corrected_where_that_is_asked_for(workspace):
 def test_rules_protect_heads_or_channels_of_some_blocks_and_the_rest_makes_up_for_it(method, workspace):
     rules = [
         {"roles": ["attention"], "blocks": [0, 1], "sparsity": 0.0},
-        {"roles": ["mlp"], "blocks": [2, 2], "sparsity": 0.25},
-        {"blocks": [0, 0], "sparsity": 0.0},
-        {"roles": ["mlp"], "blocks": [1, 1]},
+        {"roles": ["mlp"], "blocks": [2], "sparsity": 0.25},
+        {"blocks": [0], "sparsity": 0.0},
+        {"roles": ["mlp"], "blocks": 1},
     ]
     w = workspace(solve={"method": method, "sparsity": 0.15, "rules": rules})
     w.run(*BEFORE, "solve")
@@ -383,7 +383,7 @@ def test_rules_protect_heads_or_channels_of_some_blocks_and_the_rest_makes_up_fo
 def test_widths_stay_multiples_where_that_is_asked_for(workspace):
     w = workspace()
     w.run(*BEFORE)
-    rules = [{"roles": ["mlp"], "blocks": [0, 0], "sparsity": 0.3}, {"blocks": [1, 1], "sparsity": 0}]
+    rules = [{"roles": ["mlp"], "blocks": [0], "sparsity": 0.3}, {"blocks": 1, "sparsity": 0}]
     for method in ("newton", "wanda_units"):
         for given in ([], rules):
             w.change(solve={"method": method, "sparsity": 0.2, "units": {"multiple": 16}, "rules": given})
