@@ -8,7 +8,6 @@ compared before it is published.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +20,7 @@ from stages.artifacts.atomic import write_json
 from stages.artifacts.linears import TABLE, Row, read_table
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
 from stages.artifacts.tokens import read_tokens
-from stages.assembly import budget_facts, layout_facts, layout_of, write_checkpoint, write_masks
+from stages.assembly import budget_facts, bytes_of, layout_facts, layout_of, write_checkpoint, write_masks
 from stages.params import Assemble
 from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
 from stages.pruned import Pruned
@@ -45,19 +44,16 @@ def main(run: StageRun) -> None:
     solutions = [verified(SOLUTION, block_file(index), solution) for index in range(model.blocks)]
     source = read_manifest(MODEL)
     size = sum((MODEL / name).stat().st_size for name in source["files"])
-    need_disk(Path(), size, "the pruned checkpoint")
+    need_disk(PRUNED, size, "the pruned checkpoint", f"free some, or put {PRUNED.parent} on another disk")
     tokens = read_tokens(TEXTS, "calibration", read_manifest(TEXTS))
     trust = bool(source.get("source", {}).get("trust_remote_code", False))
 
     with run.output(PRUNED) as folder:
-        with progress(total=size, desc="write", unit="B", unit_scale=True) as bar:
-            if solution.get("layout") == SLICED:
-                told = assemble_sliced(
-                    model, solutions, folder, tokens, run.params.assemble, solution["solve"], bar.update
-                )
-            else:
-                pruned = Pruned(model, solutions, rows)
-                told = _assemble(pruned, folder, tokens, run.params.assemble, solution["solve"], trust, bar.update)
+        if solution.get("layout") == SLICED:
+            told = assemble_sliced(model, solutions, folder, tokens, run.params.assemble, solution["solve"])
+        else:
+            pruned = Pruned(model, solutions, rows)
+            told = _assemble(pruned, folder, tokens, run.params.assemble, solution["solve"], trust)
         facts = {
             **_facts(solution, source, rows),
             **told,
@@ -74,11 +70,11 @@ def _assemble(
     settings: Assemble,
     solve: dict[str, Any],
     trust: bool,
-    tick: Callable[[int], object],
 ) -> dict[str, Any]:
     """Write the dense model's tensors with the pruned weights, in a layout; gives the facts of it."""
     layout = layout_of(pruned, settings.layout, trust)
-    write_checkpoint(MODEL, folder, pruned, layout, tick)
+    with progress(total=bytes_of(MODEL, layout), desc="write", unit="B", unit_scale=True) as bar:
+        write_checkpoint(MODEL, folder, pruned, layout, bar.update)
     write_masks(folder, pruned)
     again = compare if layout.values is None else partial(compare_afresh, layout=layout)
     reloaded = again(folder, pruned, tokens, settings.max_logit_difference, trust)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,14 @@ def _kept(pruned: Pruned) -> list[list[tuple[Units, Tensor]]]:
         kinds = units_of(pruned.model, index)
         found.append([(one, units.get(one.kind, torch.ones(one.count, dtype=torch.bool))) for one in kinds])
     return found
+
+
+def bytes_of(source: Path, layout: Layout) -> int:
+    """Bytes of all tensors that `write_checkpoint` writes."""
+    files = sorted(set(Checkpoint(source).files.values()))
+    return sum(
+        kind.itemsize * prod(shape) for name in files for kind, shape in _contents(source / name, layout).values()
+    )
 
 
 def write_checkpoint(source: Path, target: Path, pruned: Pruned, layout: Layout, tick: Callable[[int], object]) -> None:

@@ -87,7 +87,7 @@ def _losses(run: StageRun, which: str, model: Any, tokens: Tensor, windows: list
             group = windows[index : index + TOGETHER]
             key = key_of(task="evaluate", windows=[asdict(window) for window in group], **facts)
             write = partial(_write_losses, model, tokens, group, run.params.compute.chunk)
-            path = run.note(run.blocks.one(Block("evaluate", index // TOGETHER, key, noun="group of windows"), write))
+            path = run.note(run.blocks.one(Block("evaluate", index // TOGETHER, key), write))
             found += read_tensors(path)["losses"].tolist()
             bar.update(len(group))
     return found

@@ -16,12 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stages.artifacts.activations import stored_size
 from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of, read_manifest, write_manifest
-from stages.artifacts.store import BlockStore, key_of
+from stages.artifacts.store import FOLDER, BlockStore, key_of
 from stages.artifacts.tokens import read_tokens, sample_windows
 from stages.blocks.contract import Block
+from stages.failures import existing
 from stages.models.compute import compute_facts, dtype_of
 from stages.models.streamed import StreamedModel
 from stages.params import Params
@@ -40,12 +42,12 @@ def main(run: StageRun) -> None:
     windows, facts = _windows(run.params)
     facts |= {"model": identity, **compute_facts(model.device, model.dtype, run.params.compute.chunk)}
     dtype = dtype_of(run.params.extract.dtype, model.dtype)
-    size = windows.numel() * model.width * dtype.itemsize * model.blocks
-    need_disk(Path(), size, "the activations")
-    log.info("%d sequences of %d tokens: %.0f MB on disk", *windows.shape, size / 1e6)
+    size = stored_size(run.params.extract.format, (*windows.shape, model.width), dtype)
+    log.info("%d sequences of %d tokens: %.0f MB on disk", *windows.shape, size * model.blocks / 1e6)
 
-    suffix = f".{run.params.extract.format}"
+    suffix, store = f".{run.params.extract.format}", BlockStore("extract")
     keys = [key_of(task="extract", block=index, **facts) for index in range(model.blocks)]
+    _need_disk(size, model.blocks, sum(not store.holds(key, suffix) for key in keys))
     paths: list[Path] = []
     for index in progress(range(model.blocks), desc="extract", unit="block"):
         write = partial(_write_block, model, index, paths, windows, run.params, dtype)
@@ -55,9 +57,22 @@ def main(run: StageRun) -> None:
             link_or_copy(path, folder / block_file(index, suffix))
         calibration = {"text": read_manifest(TEXTS)["calibration"], **run.params.calibration.model_dump()}
         write_manifest(folder, {"model": identity, "texts": identity_of(TEXTS), "calibration": calibration})
-    store = BlockStore("extract")
     for key in keys:
         store.drop(key, suffix)
+
+
+def _need_disk(size: int, blocks: int, missing: int) -> None:
+    """Raise SecateurError unless the hidden states of the missing blocks, `size` bytes each, fit on the disk.
+
+    Where the block store and data are on two disks, all blocks are copied to the second.
+    """
+    advice = (
+        "free some (`make clean-store` forgets finished blocks), use fewer or shorter sequences "
+        "(calibration.sequences, calibration.length), or set extract.dtype to float16 or bfloat16"
+    )
+    need_disk(FOLDER, size * missing, "the activations", advice)
+    if existing(FOLDER).stat().st_dev != existing(ACTIVATIONS.parent).stat().st_dev:
+        need_disk(ACTIVATIONS.parent, size * blocks, "the activations", advice)
 
 
 def _windows(params: Params) -> tuple[Tensor, dict[str, Any]]:

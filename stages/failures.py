@@ -86,7 +86,7 @@ def described(error: BaseException) -> str:
 
 def existing(path: Path) -> Path:
     """The path, or the nearest folder above it that is there."""
-    return next((one for one in (path, *path.absolute().parents) if one.exists()), Path())
+    return next(one for one in (path, *path.parents) if one.exists())
 
 
 def _disk_described(error: BaseException) -> str | None:
@@ -95,10 +95,13 @@ def _disk_described(error: BaseException) -> str | None:
     name = (error.filename2 or error.filename) if isinstance(error, OSError) else None
     path = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
     if number in (errno.ENOSPC, errno.EDQUOT) or _says(error, NO_ROOM):
-        folder = existing((path or Path()).absolute())
+        folder = existing(path.parent) if path else Path.cwd()
         what = "the disk quota is used up" if number == errno.EDQUOT else "the disk is full"
-        free = f"{shutil.disk_usage(folder).free / 1e9:.2f} GB free in {folder if folder.is_dir() else folder.parent}"
-        return f"{what}: {path or 'a file'} could not be written ({free}): free some there, then run again"
+        free = f"{shutil.disk_usage(folder).free / 1e9:.2f} GB free in {folder}"
+        return (
+            f"{what}: {path or 'a file'} could not be written ({free}): free some there (`make clean-store` forgets "
+            "the finished blocks in .cache/blocks), then run again"
+        )
     if path is None or number not in (errno.EACCES, errno.EPERM, errno.EROFS):
         return None
     if number != errno.EROFS and path.exists() and not os.access(path, os.R_OK):

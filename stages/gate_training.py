@@ -53,7 +53,7 @@ def train(run: StageRun, model: StreamedModel, identity: str, kinds: Sequence[Un
     training = _Training(
         run.params, model, identity, settings, kinds, [one for one, ours in zip(kinds, free, strict=True) if ours]
     )
-    return Trained(run.note(run.blocks.one(Block("gates", 0, training.key(), noun=None), training.write)))
+    return Trained(run.note(run.blocks.one(Block("gates", 0, training.key()), training.write)))
 
 
 def held_out() -> tuple[Tensor, Tensor]:

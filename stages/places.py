@@ -29,3 +29,40 @@ def block_file(index: int, suffix: str = ".safetensors") -> str:
 def from_project(path: Path) -> Path:
     """A relative path of params.yaml, seen from the project: a flow's run with overrides is in a worktree elsewhere."""
     return Path(os.environ.get("SECATEUR_PROJECT", "")) / path
+
+
+_OUTPUTS: dict[str, tuple[Path, ...]] = {
+    "fetch": (MODEL, TEXTS),
+    "extract": (ACTIVATIONS,),
+    "statistics": (STATISTICS,),
+    "solve": (SOLUTION,),
+    "assemble": (PRUNED,),
+    "compare_attention": (ATTENTION, METRICS / "attention.json"),
+    "measure_speed": (SPEED, METRICS / "speed.json"),
+    "evaluate_dense": (EVALUATION / "dense", METRICS / "dense.json"),
+    "evaluate": (EVALUATION / "pruned", METRICS / "pruned.json"),
+    "report": (REPORT, KEY_FIGURES),
+}
+WRITERS = {path: stage for stage, paths in _OUTPUTS.items() for path in paths} | {
+    COSTS / f"{'evaluate_pruned' if stage == 'evaluate' else stage}.json": stage for stage in _OUTPUTS
+}
+"""Which stage of dvc.yaml writes each of its outputs."""
+
+
+def how_to_make(path: Path) -> str:
+    """What to do where a file of an output is missing."""
+    output = _output_of(path)
+    return "run the stage that writes it: `dvc repro" + ("`" if output is None else f" {WRITERS[output]}`")
+
+
+def how_to_repair(path: Path) -> str:
+    """What to do where a file of an output is not what it was: no more is to be deleted than that output."""
+    output = _output_of(path)
+    if output is None:
+        return "delete it and make it again"
+    again = f"`dvc repro -f -s {WRITERS[output]}` makes it again"
+    return f"`dvc checkout --force {output}` takes the last good one from DVC's cache, {again}"
+
+
+def _output_of(path: Path) -> Path | None:
+    return next((output for output in WRITERS if output in (path, *path.parents)), None)

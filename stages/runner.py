@@ -24,11 +24,12 @@ from tqdm import tqdm
 
 from stages import params
 from stages.artifacts.atomic import replacing_folder, write_json
+from stages.artifacts.store import FOLDER
 from stages.blocks import runner_of
 from stages.blocks.contract import BlockRunner, Done
 from stages.blocks.plain import PlainRunner
 from stages.errors import ParameterError, SecateurError
-from stages.failures import failed
+from stages.failures import existing, failed
 from stages.memory import peak_memory_mb
 from stages.places import COSTS
 
@@ -47,12 +48,24 @@ class StageRun:
     figures: dict[str, Any] = field(default_factory=dict)
     """Figures that go into metrics/cost/<name>.json beside the seconds."""
 
+    restored: dict[str, list[int]] = field(default_factory=dict)
+    """By task of the block store, how many results were restored and how many there are."""
+
     def note(self, done: Done) -> Path:
         """Count a block's result and its figures; gives its path."""
+        of_task = self.restored.setdefault(done.path.parent.name, [0, 0])
+        of_task[:] = of_task[0] + (not done.made), of_task[1] + 1
         counted = {"blocks_made": int(done.made), "blocks_restored": int(not done.made), **done.figures}
         for name, value in counted.items():
             self.figures[name] = self.figures.get(name, 0) + value
         return done.path
+
+    def tell_restored(self) -> None:
+        """Log how many results of earlier runs were restored, if any."""
+        found = {task: (restored, count) for task, (restored, count) in self.restored.items() if restored}
+        for task, (restored, count) in found.items():
+            what = "groups of windows" if task == "evaluate" else "blocks" if len(found) == 1 else f"blocks ({task})"
+            log.info("%d of %d %s restored from %s, %d made", restored, count, what, FOLDER, count - restored)
 
     @contextmanager
     def output(self, path: Path) -> Iterator[Path]:
@@ -107,6 +120,7 @@ def run_stage(
         blocks = runner_of(values.workers) if blockwise else PlainRunner(values.workers)
         run = StageRun(name, values, tuple(sections), blocks)
         blocks.run(cost_name or name, lambda: main(run))
+        run.tell_restored()
         cost = {
             **{key: round(value, 2) if isinstance(value, float) else value for key, value in run.figures.items()},
             "seconds": round(time.perf_counter() - wall, 2),
@@ -135,11 +149,12 @@ def progress(things: Iterable[Any] | None = None, **options: Any) -> Any:
     return tqdm(things, mininterval=0.1 if sys.stderr.isatty() else 10.0, **options)
 
 
-def need_disk(folder: Path, needed: float, what: str) -> None:
-    """Raise SecateurError unless the disk under `folder` has room for `needed` bytes."""
+def need_disk(place: Path, needed: float, what: str, advice: str) -> None:
+    """Raise SecateurError, with `advice`, unless the disk that `place` is or will be on has room for `needed` bytes."""
+    folder = existing(place)
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise SecateurError(
             f"the disk is too small for {what}: expected {needed / 1e9:.2f} GB free in {folder}, got {free / 1e9:.2f}: "
-            "free some, or use fewer calibration.sequences"
+            f"{advice}"
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from stages.models.streamed import StreamedModel
 from stages.models.units import units_of
 from stages.params import Assemble
 from stages.places import MODEL
+from stages.runner import progress
 from stages.slicing import LAYOUT, cached, read_bases
 from stages.tensorfile import TensorFile, TensorWriter
 
@@ -42,7 +43,6 @@ def assemble_sliced(
     tokens: Tensor,
     settings: Assemble,
     solve: Mapping[str, Any],
-    tick: Callable[[int], object],
 ) -> dict[str, Any]:
     """Write the sliced model, load it again and compare; gives the facts of it. solve: the section it was made by.
 
@@ -52,14 +52,12 @@ def assemble_sliced(
         raise ParameterError(
             f"assemble.layout: {solve['method']} has its own, {LAYOUT}: expected auto, got {settings.layout}"
         )
-    write_sliced(model, solutions, MODEL, folder, tick)
+    write_sliced(model, solutions, MODEL, folder)
     reloaded = compare_sliced(folder, model, solutions, tokens, settings.max_logit_difference)
     return {**sliced_facts(folder, model, solve), "reloaded": reloaded}
 
 
-def write_sliced(
-    model: StreamedModel, solutions: list[Path], source: Path, target: Path, tick: Callable[[int], object]
-) -> None:
+def write_sliced(model: StreamedModel, solutions: list[Path], source: Path, target: Path) -> None:
     """Write the sliced model beside its code and the files of `source` that are not weights."""
     for path in sorted(source.iterdir()):
         if path.is_file() and path.suffix != ".safetensors" and path.name not in {*NOT_COPIED, "config.json"}:
@@ -83,14 +81,18 @@ def write_sliced(
         "lm_head.weight": lambda: _head(model, final),
     }
     at, block = -1, dict[str, Tensor]()
-    with TensorWriter(target / SINGLE, layout, {"format": "pt"}) as writer:
+    size = sum(kind.itemsize * prod(shape) for kind, shape in layout.values())
+    with (
+        TensorWriter(target / SINGLE, layout, {"format": "pt"}) as writer,
+        progress(total=size, desc="write", unit="B", unit_scale=True) as bar,
+    ):
         for name in layout:
             index = int(name.removeprefix(f"{model.prefix}.").split(".")[0]) if name.startswith(model.prefix) else None
             if index is not None and index != at:
                 at, block = index, _block(model, index, solutions, final, tied)
             value = (outside[name]() if index is None else block[name]).to(model.stored)
             writer.write(name, value)
-            tick(value.nbytes)
+            bar.update(value.nbytes)
 
 
 def _final(solutions: list[Path]) -> Tensor | None:

@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from io import RawIOBase
+from io import FileIO
 from math import prod
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from stages.errors import ArtifactError
+from stages.places import how_to_make, how_to_repair
 
 CODES = {
     torch.float64: "F64",
@@ -101,6 +102,11 @@ class Place:
     shape: tuple[int, ...]
     offset: int
 
+    @property
+    def size(self) -> int:
+        """Bytes of the tensor."""
+        return self.dtype.itemsize * prod(self.shape)
+
     def rows(self, start: int, stop: int) -> Place:
         """The place of the rows [start, stop) of the first axis."""
         row = self.dtype.itemsize * prod(self.shape[1:])
@@ -130,11 +136,9 @@ class TensorFile:
             if end != path.stat().st_size:
                 raise ValueError(f"expected {end} bytes, got {path.stat().st_size}")
         except FileNotFoundError:
-            raise ArtifactError(f"{path} is missing: run the stage that writes it (dvc repro)") from None
+            raise ArtifactError(f"{path} is missing: {how_to_make(path)}") from None
         except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-            raise ArtifactError(
-                f"{path} is no readable safetensors file ({error}): delete it and run `dvc repro`"
-            ) from None
+            raise ArtifactError(f"{path} is no readable safetensors file ({error}): {how_to_repair(path)}") from None
 
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
         """The named tensors."""
@@ -161,13 +165,14 @@ def _place(entry: dict[str, Any], data: int) -> Place:
     return place
 
 
-def _read(file: RawIOBase, place: Place) -> Tensor:
+def _read(file: FileIO, place: Place) -> Tensor:
     data = torch.empty(place.dtype.itemsize * prod(place.shape), dtype=torch.uint8)
     file.seek(place.offset)
     view, done = data.numpy().data, 0
     while done < len(data):
         count = file.readinto(view[done:])
         if not count:
-            raise ArtifactError(f"{getattr(file, 'name', 'a file')} ended early: delete it and run `dvc repro`")
+            path = Path(file.name)
+            raise ArtifactError(f"{path} ended early: {how_to_repair(path)}")
         done += count
     return data.view(place.dtype).view(place.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -14,11 +15,21 @@ import torch
 from torch import Tensor
 
 from stages.errors import ArtifactError
+from stages.places import how_to_repair
 from stages.tensorfile import TensorFile, TensorWriter
 
 NAME = "states"
 Shape = tuple[int, int, int]
 """sequences, length, width"""
+
+
+def stored_size(file_format: str, shape: Shape, dtype: torch.dtype) -> int:
+    """Bytes of the values of `shape` hidden states in a file."""
+    return prod(shape) * (dtype if file_format == "safetensors" else _parquet_dtype(dtype)).itemsize
+
+
+def _parquet_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float16 if dtype == torch.float16 else torch.float32
 
 
 class StatesWriter(Protocol):
@@ -64,7 +75,7 @@ def read_sequences(path: Path, start: int, stop: int) -> Tensor:
         column = file.read_row_groups(groups).column(0).slice(start * length - first, (stop - start) * length)
     values = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     if len(values) != (stop - start) * length * width:
-        raise ArtifactError(f"{path}: expected {stop} sequences of {length} tokens: run the extract stage again")
+        raise ArtifactError(f"{path}: expected {stop} sequences of {length} tokens: {how_to_repair(path)}")
     return torch.from_numpy(values.copy()).view(-1, length, width).to(dtype)
 
 
@@ -99,7 +110,7 @@ class _ParquetStates:
 
     def __init__(self, path: Path, shape: Shape, dtype: torch.dtype) -> None:
         sequences, length, width = shape
-        self._stored = torch.float16 if dtype == torch.float16 else torch.float32
+        self._stored = _parquet_dtype(dtype)
         value = pa.float16() if dtype == torch.float16 else pa.float32()
         facts = {"sequences": sequences, "length": length, "width": width, "dtype": str(dtype).removeprefix("torch.")}
         schema = pa.schema([(NAME, pa.list_(value, width))], metadata={k: str(v) for k, v in facts.items()})

@@ -9,6 +9,7 @@ from typing import Any
 
 from stages.artifacts.atomic import write_json
 from stages.errors import ArtifactError
+from stages.places import how_to_make, how_to_repair
 
 NAME = "manifest.json"
 
@@ -38,10 +39,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object that a stage wrote; raises ArtifactError if the file is missing or corrupt."""
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError(f"expected an object, got {type(value).__name__}")
     except FileNotFoundError:
-        raise ArtifactError(f"{path} is missing: run the stage that writes {path.parent} (dvc repro)") from None
+        raise ArtifactError(f"{path} is missing: {how_to_make(path)}") from None
     except ValueError as error:
-        raise ArtifactError(f"{path} is corrupt ({error}): {_REPAIR}") from None
+        raise ArtifactError(f"{path} is corrupt ({error}): {how_to_repair(path)}") from None
     return value
 
 
@@ -55,13 +58,12 @@ def verified(folder: Path, name: str, manifest: dict[str, Any]) -> Path:
     """Path of a file of `folder` whose bytes are those the manifest tells; else ArtifactError."""
     path, expected = folder / name, manifest["files"].get(name)
     if expected is None:
-        raise ArtifactError(f"{folder / NAME} does not list {name}: {_REPAIR}")
+        raise ArtifactError(f"{folder / NAME} does not list {name}: {how_to_repair(path)}")
     if not path.is_file():
-        raise ArtifactError(f"{path} is missing: {_REPAIR}")
+        raise ArtifactError(f"{path} is missing: {how_to_repair(path)}")
     found = sha256_of(path)
     if found != expected:
-        raise ArtifactError(f"{path} is corrupt: expected sha256 {expected[:12]}…, got {found[:12]}…: {_REPAIR}")
+        raise ArtifactError(
+            f"{path} is corrupt: expected sha256 {expected[:12]}…, got {found[:12]}…: {how_to_repair(path)}"
+        )
     return path
-
-
-_REPAIR = "delete its folder and run `dvc repro` (or `dvc checkout` to take it from DVC's cache)"

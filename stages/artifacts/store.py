@@ -43,6 +43,10 @@ class BlockStore:
         os.utime(seal)
         return path
 
+    def holds(self, key: str, suffix: str = ".safetensors") -> bool:
+        """Whether there is a file with this key, intact or not."""
+        return self._path(key, suffix).is_file()
+
     def make(self, key: str, write: Callable[[Path], None], suffix: str = ".safetensors") -> Path:
         """The file that `write(temporary path)` writes, filed under `key`."""
         path = self._path(key, suffix)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,14 +46,14 @@ def dask_client(workers: Workers) -> Iterator[Any]:
 def check(workers: Workers) -> None:
     """Raise ParameterError unless the cluster can be had."""
     try:
-        import dask
-
-        dask.config.set({"logging": {"distributed": "warning"}})
         import distributed
     except ImportError:
         raise ParameterError(
             "workers.runner: dask is not installed here: pip install 'secateur[dask]', or use threads"
         ) from None
+    # What fails in a worker is raised here, and what dies is started again: Dask's own account of it is not needed.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")  # read by workers when they start
     if workers.address:
         try:
             distributed.Client(workers.address, timeout=WAIT).close()

@@ -18,6 +18,10 @@ Work = Callable[[Path], Mapping[str, float] | None]
 """Writes a block's result to a path; may give figures (seconds) to add up over the blocks."""
 
 
+NOUNS = {"evaluate": "group of windows {}", "gates": "the training of gates", "gate_powers": "the scales of gates"}
+"""What errors call the pieces of tasks whose pieces are no blocks."""
+
+
 @dataclass(frozen=True)
 class Block:
     """A block's work for one stage: its name, and the key its result is filed under."""
@@ -26,8 +30,6 @@ class Block:
     index: int
     key: str
     suffix: str = ".safetensors"
-    noun: str | None = "block"
-    """What one piece of the stage's work is; None where there is only one."""
 
     @property
     def name(self) -> str:
@@ -37,7 +39,7 @@ class Block:
     @property
     def place(self) -> str:
         """What errors call it."""
-        return f"{self.noun} {self.index}" if self.noun else self.task.replace("_", " ")
+        return NOUNS[self.task].format(self.index) if self.task in NOUNS else f"block {self.index}"
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,14 @@ def perform_at(place: Place, block: Block, work: Work) -> Done:
     """`perform`, in another thread or process."""
     place.enter()
     return perform(block, work)
+
+
+def attempt_at(place: Place, block: Block, work: Work) -> Done | Exception:
+    """`perform_at`, giving its error: one that is raised in a worker of Dask is logged there with its traceback."""
+    try:
+        return perform_at(place, block, work)
+    except Exception as error:
+        return error
 
 
 class BlockRunner(Protocol):

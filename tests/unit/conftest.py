@@ -26,6 +26,8 @@ class Workspace:
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self._capsys = folder, capsys
+        self.told = list[str]()
+        """Lines that the last stage wrote to stderr."""
 
     def change(self, **sections):
         write_params(self.folder, **sections)
@@ -39,7 +41,8 @@ class Workspace:
         """Exit code and the line that tells the error."""
         self._capsys.readouterr()
         code = run_stage(name, STAGES[name].main, STAGES[name].SECTIONS)
-        lines = [line for line in self._capsys.readouterr().err.splitlines() if ": error: " in line]
+        self.told = self._capsys.readouterr().err.splitlines()
+        lines = [line for line in self.told if ": error: " in line]
         return code, lines[-1] if lines else ""
 
     def bytes_of(self, output: str) -> dict[str, str]:

@@ -16,11 +16,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from stages import failures, solve, statistics
+from stages import assemble, extract, failures, places, runner, sliced_checkpoint, solve, statistics
 from stages.artifacts.atomic import final_names, replacing_file, replacing_folder
+from stages.artifacts.manifest import read_json
 from stages.blocks.contract import Block, perform
+from stages.errors import ArtifactError
 from stages.failures import BlockError, described
 from stages.runner import run_stage
+from stages.sources import model as source
+from stages.yamlfile import read_yaml
 from tests.unit.tiny import write_params
 
 BEFORE = ("extract", "statistics")
@@ -223,7 +227,7 @@ def test_a_full_disk_names_the_file_and_its_own_disk(tmp_path, monkeypatch):
         Path("/dev/full").write_bytes(b"x")
     assert described(caught.value) == (
         f"the disk is full: {tmp_path}/absent/t.bin could not be written (0.25 GB free in {tmp_path}/absent): free "
-        "some there, then run again"
+        "some there (`make clean-store` forgets the finished blocks in .cache/blocks), then run again"
     )
     assert told == [tmp_path / "absent"]
 
@@ -234,3 +238,101 @@ def test_a_folder_that_cannot_be_written_is_named(number, tmp_path):
     line = described(error)
     assert "cannot be written, " in line
     assert f"expected a folder to write to, got {tmp_path}" in line
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("metrics/dense.json", "metrics/dense.json is corrupt"),
+        ("data/texts/manifest.json", "data/texts/manifest.json is corrupt"),
+    ],
+)
+@pytest.mark.parametrize("text", ["{", "[1]", "\udcff"], ids=["cut", "list", "bytes"])
+def test_a_corrupt_file_s_advice_is_of_its_own_output(path, told, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path(path).parent.mkdir(parents=True)
+    Path(path).write_bytes(text.encode(errors="surrogateescape"))
+    output, stage = {"metrics/dense.json": ("metrics/dense.json", "evaluate_dense")}.get(path, ("data/texts", "fetch"))
+    with pytest.raises(ArtifactError, match=told) as caught:
+        read_json(Path(path))
+    assert f"`dvc checkout --force {output}` takes" in str(caught.value)
+    assert f"`dvc repro -f -s {stage}` makes it again" in str(caught.value)
+    Path(path).unlink()
+    with pytest.raises(ArtifactError, match=f"is missing: run the stage that writes it: `dvc repro {stage}`"):
+        read_json(Path(path))
+
+
+def test_every_output_of_the_graph_has_its_stage():
+    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
+    written = {Path(path): name for name, one in stages.items() for path in one["outs"] + one.get("metrics", [])}
+    assert written == places.WRITERS
+
+
+def test_the_room_that_is_asked_for_is_that_of_what_is_missing(workspace, monkeypatch):
+    w = workspace()
+    asked = []
+    monkeypatch.setattr(extract, "need_disk", lambda place, needed, what, advice: asked.append((place, needed)))
+    w.run("extract")
+    block = 6 * 16 * 32 * 4
+    assert asked == [(Path(".cache/blocks"), 3 * block)]
+    w.change(calibration={"seed": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(extract, "advance", raising(KeyError("x")))
+        w.fail("extract")
+    asked.clear()
+    w.run("extract")  # the first block's are in the store
+    assert asked == [(Path(".cache/blocks"), 2 * block)]
+    asked.clear()
+    w.change()
+    monkeypatch.setattr(extract, "existing", lambda path: Path("/proc" if path == Path("data") else "."))
+    w.run("extract")
+    assert asked == [(Path(".cache/blocks"), 3 * block), (Path("data"), 3 * block)]
+    w.change(extract={"format": "parquet", "dtype": "bfloat16"})
+    w.run("extract")
+    assert asked[-1] == (Path("data"), 3 * block)  # Parquet holds bfloat16 as float32
+
+
+@pytest.mark.parametrize(
+    ("stage", "advice"),
+    [("extract", "use fewer or shorter sequences (calibration.sequences, "), ("assemble", "data on another disk")],
+)
+def test_too_small_a_disk_is_told_with_what_helps_there(stage, advice, workspace, monkeypatch):
+    w = workspace()
+    if stage == "assemble":
+        w.run(*BEFORE, "solve")
+    monkeypatch.setattr(runner.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
+    code, line = w.fail(stage)
+    assert (code, advice in line) == (2, True), line
+
+
+def test_bars_of_what_is_written_end_at_all_of_it(workspace, monkeypatch):
+    ends = []
+
+    class Bar:
+        def __init__(self, total):
+            self.total, self.n = total, 0
+
+        def update(self, count):
+            self.n += count
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            ends.append((self.n, self.total))
+
+    def bar(things=None, **options):
+        return Bar(options["total"])
+
+    for module in (assemble, sliced_checkpoint, source):
+        monkeypatch.setattr(module, "progress", bar)
+    w = workspace(solve={"method": "wanda"})
+    w.run(*BEFORE, "solve", "assemble")
+    w.change(solve={"method": "wanda_units", "sparsity": 0.3})
+    w.run("solve", "assemble")
+    w.change(solve={"method": "slicegpt", "sparsity": 0.2})
+    w.run("solve", "assemble")
+    for number, dtype in enumerate((None, torch.bfloat16)):
+        (target := w.folder / f"copy{number}").mkdir()
+        source._write_folder(w.folder / "data/model", target, dtype, False)
+    assert [done - total for done, total in ends] == [0, 0, 0, 0, 0]

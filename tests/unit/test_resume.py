@@ -52,6 +52,8 @@ def test_solve_goes_on_from_the_blocks_that_are_finished(walk, after, workspace,
     w.run("solve")
     cost = read_json(tmp_path / "metrics/cost/solve.json")
     assert (cost["blocks_restored"], cost["blocks_made"]) == (after, 3 - after)
+    told = f"solve      {after} of 3 blocks restored from .cache/blocks, {3 - after} made"
+    assert [line for line in w.told if "restored" in line] == ([told] if after else [])
     resumed = w.bytes_of("solution")
     for path in (tmp_path / ".cache/blocks").glob("*/*"):
         path.unlink()
