@@ -21,6 +21,7 @@ from stages.artifacts.linears import TABLE, Row, read_table
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
 from stages.artifacts.tokens import read_tokens
 from stages.assembly import budget_facts, bytes_of, layout_facts, layout_of, write_checkpoint, write_masks
+from stages.models.coverage import Coverage, coverage_of
 from stages.params import Assemble
 from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
 from stages.pruned import Pruned
@@ -55,7 +56,7 @@ def main(run: StageRun) -> None:
             pruned = Pruned(model, solutions, rows)
             told = _assemble(pruned, folder, tokens, run.params.assemble, solution["solve"], trust)
         facts = {
-            **_facts(solution, source, rows),
+            **_facts(solution, source, rows, coverage_of(model)),
             **told,
             "versions": {"secateur": __version__, **{package: version(package) for package in PACKAGES}},
             "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()},
@@ -82,7 +83,10 @@ def _assemble(
     return {"layout": layout_facts(pruned, layout), **budget, "reloaded": reloaded}
 
 
-def _facts(solution: dict[str, Any], source: dict[str, Any], rows: dict[str, Row]) -> dict[str, Any]:
+def _facts(
+    solution: dict[str, Any], source: dict[str, Any], rows: dict[str, Row], coverage: Coverage
+) -> dict[str, Any]:
+    """What was pruned, of what: `sparsity` is of all weights of the blocks, `linears` of those that linears cover."""
     weights, kept = (sum(row[column] for row in rows.values()) for column in ("weights", "kept"))
     told = ("role", "method", "pattern", "weights", "kept", "sparsity", "relative_error", "damping", "attempts")
     return {
@@ -92,9 +96,10 @@ def _facts(solution: dict[str, Any], source: dict[str, Any], rows: dict[str, Row
         "calibration": solution["calibration"],
         "source": {key: value for key, value in source.items() if key != "files"},
         "source_files": source["files"],
-        "sparsity": 1 - kept / weights,
-        "weights": weights,
-        "kept": kept,
+        "sparsity": (weights - kept) / coverage.weights,
+        "block_weights": coverage.weights,
+        "covered": coverage.share,
+        "linears": {"sparsity": 1 - kept / weights, "weights": weights, "kept": kept},
         "tensors": {f"{name}.weight": {key: row[key] for key in told} for name, row in rows.items()},
     }
 

@@ -14,6 +14,7 @@ from stages.attention.contract import AttentionSolver
 from stages.errors import ParameterError
 from stages.linalg.masks import groups_of
 from stages.linalg.ranking import kept_by_global_magnitude
+from stages.models.coverage import check_coverage
 from stages.models.roles import KEY, QUERY
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
@@ -95,8 +96,10 @@ def budget_of(assignments: Sequence[Assignment]) -> Budget:
 def assign(params: Params, model: StreamedModel) -> dict[str, Assignment]:
     """The assignment of every linear of the model, by name.
 
-    Raises ParameterError where a rule asks for what its method, or the linear's width, cannot do.
+    Raises ParameterError where a rule asks for what its method, or the linear's width, cannot do, ArchitectureError
+    where linears cover too little of the model.
     """
+    check_coverage(model, params.solve.max_uncovered)
     found, solvers = dict[str, Assignment](), dict[int | None, Solver]()
     linears = [linear for index in range(model.blocks) for linear in model.linears(index)]
     numbers = governing(params.solve.rules, linears, model.blocks)

@@ -24,6 +24,7 @@ from stages.models.compute import compute_facts
 from stages.models.streamed import StreamedModel
 from stages.params.evaluating import Attention
 from stages.places import ATTENTION, METRICS, MODEL, PRUNED, PRUNING_MANIFEST, TEXTS
+from stages.positions import check_positions
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.workspace import open_model
 
@@ -41,7 +42,8 @@ def main(run: StageRun) -> None:
     if why is None:
         dense, _ = open_model(run.params.compute)
         pruned = _open_pruned(dense, facts)
-        texts = _texts(settings, facts["calibration"], dense.positions)
+        check_positions(run.params, dense.positions, ("evaluate.attention",))
+        texts = _texts(settings, facts["calibration"])
         shape = dict(zip(("sequences", "length"), texts["held_out"].shape, strict=True))
         made_from |= compute_facts(dense.device, dense.dtype, run.params.compute.chunk)
         try:
@@ -113,16 +115,11 @@ def _rows(text: str, block: int, found: BlockErrors) -> list[Row]:
     ]
 
 
-def _texts(settings: Attention, calibration: dict[str, Any], positions: int | None) -> dict[str, Tensor]:
+def _texts(settings: Attention, calibration: dict[str, Any]) -> dict[str, Tensor]:
     """Token ids (sequences, length) of both texts: the beginnings of windows that the solver saw, and unseen ones.
 
     No more and no longer ones than calibration had. Raises ParameterError for what model or text cannot serve.
     """
-    if positions is not None and settings.length > positions:
-        raise ParameterError(
-            f"evaluate.attention.length: expected at most {positions} positions, which the model was made for, "
-            f"got {settings.length}: use a smaller one"
-        )
     facts = read_manifest(TEXTS)
     if facts["calibration"] != calibration["text"]:
         raise ArtifactError(f"{PRUNED} was calibrated on another text than {TEXTS} holds now: run `dvc repro`")

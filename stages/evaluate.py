@@ -24,7 +24,6 @@ from stages.artifacts.manifest import read_json, read_manifest, verified
 from stages.artifacts.store import key_of
 from stages.artifacts.tokens import read_tokens
 from stages.blocks.contract import Block
-from stages.errors import ParameterError
 from stages.evaluation.perplexity import losses, perplexity_of
 from stages.evaluation.protocol import perplexity_in_words, tasks_in_words
 from stages.evaluation.tasks import accuracies
@@ -32,6 +31,7 @@ from stages.evaluation.windows import Window, windows_of
 from stages.models.compute import compute_facts
 from stages.models.load import load_model, load_tokenizer, longest_input
 from stages.places import EVALUATION, METRICS, MODEL, PRUNED, PRUNING_MANIFEST, TEXTS
+from stages.positions import check_positions
 from stages.runner import StageRun, parser_of, progress, run_stage
 from stages.tensorfile import read_tensors, write_tensors
 
@@ -52,7 +52,7 @@ def main(run: StageRun, which: str) -> None:
     tokenizer = load_tokenizer(MODELS[which], trusted) if wants_tokenizer else None
     windows = windows_of(settings.perplexity, len(tokens), getattr(tokenizer, "bos_token_id", None))
     model = load_model(MODELS[which], compute.dtype, compute.device, trusted)
-    _check_lengths(run, longest_input(model))
+    check_positions(run.params, longest_input(model), ("evaluate.perplexity", "evaluate.tasks"))
 
     tasks, longest = accuracies(model, tokenizer, settings.tasks)
     measured = perplexity_of(windows, _losses(run, which, model, tokens, windows))
@@ -110,20 +110,6 @@ def _checked(which: str) -> bool:
 
 def _manifest(which: str) -> dict[str, Any]:
     return read_manifest(MODEL) if which == "dense" else read_json(PRUNING_MANIFEST)
-
-
-def _check_lengths(run: StageRun, longest: int | None) -> None:
-    """Raise ParameterError where a setting asks for more positions than the model has."""
-    protocol, tasks = run.params.evaluate.perplexity, run.params.evaluate.tasks
-    asked = {"perplexity.window": protocol.window + protocol.bos}
-    if tasks.names and tasks.max_length is not None:
-        asked["tasks.max_length"] = tasks.max_length
-    for name, length in asked.items():
-        if longest is not None and length > longest:
-            raise ParameterError(
-                f"evaluate.{name}: expected at most {longest} positions, which the model was made for, "
-                f"got {length} (a BOS token counts): use a smaller one"
-            )
 
 
 if __name__ == "__main__":

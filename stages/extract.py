@@ -18,6 +18,7 @@ from torch import Tensor
 
 from stages.artifacts.activations import stored_size
 from stages.artifacts.atomic import link_or_copy
+from stages.artifacts.calibration import rank_shortfall
 from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of, read_manifest, write_manifest
 from stages.artifacts.store import FOLDER, BlockStore, key_of
@@ -28,6 +29,7 @@ from stages.models.compute import compute_facts, dtype_of
 from stages.models.streamed import StreamedModel
 from stages.params import Params
 from stages.places import ACTIVATIONS, TEXTS, block_file
+from stages.positions import check_positions
 from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
 from stages.walk import advance, write_embeddings
 from stages.workspace import open_model
@@ -39,7 +41,14 @@ log = logging.getLogger("secateur")
 def main(run: StageRun) -> None:
     """Write one file a block, and the manifest."""
     model, identity = open_model(run.params.compute)
+    check_positions(run.params, model.positions)
     windows, facts = _windows(run.params)
+    calibration = {
+        "text": read_manifest(TEXTS)["calibration"], **run.params.calibration.model_dump(), "widest": _widest(model)
+    }  # fmt: skip
+    short = rank_shortfall(calibration)
+    if short:
+        log.warning(short)
     facts |= {"model": identity, **compute_facts(model.device, model.dtype, run.params.compute.chunk)}
     dtype = dtype_of(run.params.extract.dtype, model.dtype)
     size = stored_size(run.params.extract.format, (*windows.shape, model.width), dtype)
@@ -55,7 +64,6 @@ def main(run: StageRun) -> None:
     with run.output(ACTIVATIONS) as folder:
         for index, path in enumerate(paths):
             link_or_copy(path, folder / block_file(index, suffix))
-        calibration = {"text": read_manifest(TEXTS)["calibration"], **run.params.calibration.model_dump()}
         write_manifest(folder, {"model": identity, "texts": identity_of(TEXTS), "calibration": calibration})
     for key in keys:
         store.drop(key, suffix)
@@ -73,6 +81,13 @@ def _need_disk(size: int, blocks: int, missing: int) -> None:
     need_disk(FOLDER, size * missing, "the activations", advice)
     if existing(FOLDER).stat().st_dev != existing(ACTIVATIONS.parent).stat().st_dev:
         need_disk(ACTIVATIONS.parent, size * blocks, "the activations", advice)
+
+
+def _widest(model: StreamedModel) -> dict[str, Any]:
+    """The linear with the most inputs, and how many."""
+    linears = (linear for index in range(model.blocks) for linear in model.linears(index))
+    widest = max(linears, key=lambda linear: linear.shape[1])
+    return {"linear": widest.name, "inputs": widest.shape[1]}
 
 
 def _windows(params: Params) -> tuple[Tensor, dict[str, Any]]:

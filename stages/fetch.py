@@ -21,7 +21,9 @@ from stages.artifacts.manifest import write_manifest
 from stages.errors import ArtifactError, SourceError
 from stages.models.load import load_tokenizer
 from stages.models.tokens import tokenise
+from stages.params import Params
 from stages.places import MODEL, TEXTS
+from stages.positions import check_positions
 from stages.runner import StageRun, parser_of, run_stage
 from stages.sources.model import write_model
 from stages.sources.overlap import check_disjoint
@@ -38,10 +40,18 @@ def main(run: StageRun) -> None:
     overlap = check_disjoint(texts["calibration"], texts["evaluation"], settings.max_overlap)
     with run.output(MODEL) as model_folder, run.output(TEXTS) as texts_folder:
         model = write_model(settings.model, model_folder)
+        check_positions(run.params, model["positions"])
         log.info("%s: %.1f million parameters, %s", model["architecture"], model["parameters"] / 1e6, model["dtype"])
         tokenizer = _tokenizer(model_folder, getattr(settings.model, "trust_remote_code", False))
+        if len(tokenizer) > model["vocabulary"]:
+            log.warning(
+                "the tokenizer has %d tokens, the model embeddings for %d: a text that holds others is refused",
+                len(tokenizer),
+                model["vocabulary"],
+            )
         for name, text in texts.items():
             ids = tokenise(tokenizer, text.text, model["vocabulary"])
+            _check_enough(name, len(ids), run.params)
             facts[name] = {**text.facts, "tokens": len(ids)}
             _write_text(texts_folder, name, text, ids, facts[name])
             run.figures[f"{name}_tokens"] = len(ids)
@@ -49,6 +59,19 @@ def main(run: StageRun) -> None:
         facts["evaluation"]["overlap"] = round(overlap, 6)
         write_manifest(texts_folder, facts)
         write_manifest(model_folder, model)
+
+
+def _check_enough(name: str, tokens: int, params: Params) -> None:
+    """Raise SourceError where a text has fewer tokens than extract or evaluate will ask it for."""
+    calibration, window = params.calibration, params.evaluate.perplexity.window
+    needed, setting = window, "evaluate.perplexity.window"
+    if name == "calibration":
+        needed, setting = calibration.sequences * calibration.length + 1, "calibration.sequences of calibration.length"
+    if tokens < needed:
+        raise SourceError(
+            f"fetch.{name}: the text has {tokens} tokens, expected at least {needed} ({setting}): use more text, or "
+            "lower that setting"
+        )
 
 
 def _tokenizer(folder: Path, trusted: bool) -> Any:

@@ -26,8 +26,10 @@ from stages.measuring.footprint import peak_in_process
 from stages.measuring.rounds import Row, speed_ratios, speeds, timed
 from stages.measuring.size import macs_of, size_of
 from stages.models.load import load_model, longest_input
+from stages.params import Params
 from stages.params.evaluating import Speed
 from stages.places import METRICS, MODEL, PRUNED, PRUNING_MANIFEST, SPEED, TEXTS
+from stages.positions import check_positions
 from stages.runner import StageRun, parser_of, progress, run_stage
 
 SECTIONS = ("compute", "evaluate.speed")
@@ -76,7 +78,7 @@ def _measured(run: StageRun, facts: dict[str, Any]) -> tuple[dict[str, Any], lis
     settings, compute = run.params.evaluate.speed, run.params.compute
     trust, prompt = _checked(facts), _prompt(settings)
     figures: dict[str, dict[str, Any]] = {
-        name: _sizes(settings, folder, compute.dtype, trust) for name, folder in FOLDERS.items()
+        name: _sizes(run.params, folder, compute.dtype, trust) for name, folder in FOLDERS.items()
     }
     steps = len(FOLDERS) * (1 + settings.warmup + settings.repeats)
     with progress(total=steps, desc="measure", unit="run") as bar:
@@ -121,16 +123,11 @@ def _prompt(settings: Speed) -> Tensor:
     return tokens[:count].long().view(settings.batch, settings.prompt)
 
 
-def _sizes(settings: Speed, folder: Path, dtype: str, trust: bool) -> dict[str, Any]:
+def _sizes(params: Params, folder: Path, dtype: str, trust: bool) -> dict[str, Any]:
     """Size and MACs of a model, which is in memory only meanwhile; ParameterError if it has too few positions."""
     model = load_model(folder, dtype, "cpu", trust)
-    longest = longest_input(model)
-    asked = settings.prompt + settings.generate
-    if longest is not None and asked > longest:
-        raise ParameterError(
-            f"evaluate.speed: expected prompt + generate of at most {longest} positions, which the model in {folder} "
-            f"was made for, got {settings.prompt} + {settings.generate}: use smaller ones"
-        )
+    check_positions(params, longest_input(model), ("evaluate.speed",))
+    settings = params.evaluate.speed
     return {**size_of(model), **macs_of(model, settings.prompt, settings.generate)}
 
 

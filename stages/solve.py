@@ -19,6 +19,7 @@ from stages import methods
 from stages.allocation import allocate
 from stages.artifacts.activations import states_shape
 from stages.artifacts.atomic import link_or_copy
+from stages.artifacts.calibration import rank_shortfall
 from stages.artifacts.code import code_of
 from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
@@ -55,6 +56,9 @@ def main(run: StageRun) -> None:
         solve_sliced(run)
         return
     walk = _Walk(run)
+    short = rank_shortfall(walk.dense["calibration"])
+    if short:
+        log.warning(short)
     if run.params.solve.inputs == "dense":
         walk.solve_each()
     else:

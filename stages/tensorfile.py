@@ -132,12 +132,16 @@ class TensorFile:
             self.metadata: dict[str, str] = header.pop("__metadata__", {})
             order = sorted(header, key=lambda name: header[name]["data_offsets"])
             self.places = {name: _place(header[name], 8 + length) for name in order}
-            end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+            end = 8 + length
+            for name, place in self.places.items():
+                if place.offset != end:
+                    raise ValueError(f"{name} begins at byte {place.offset}, expected {end}")
+                end += place.dtype.itemsize * prod(place.shape)
             if end != path.stat().st_size:
                 raise ValueError(f"expected {end} bytes, got {path.stat().st_size}")
         except FileNotFoundError:
             raise ArtifactError(f"{path} is missing: {how_to_make(path)}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
             raise ArtifactError(f"{path} is no readable safetensors file ({error}): {how_to_repair(path)}") from None
 
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
@@ -158,6 +162,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _place(entry: dict[str, Any], data: int) -> Place:
+    if entry["dtype"] not in DTYPES:
+        raise ValueError(f"tensors of {entry['dtype']}, expected one of {', '.join(DTYPES)}")
     place = Place(DTYPES[entry["dtype"]], tuple(entry["shape"]), data + entry["data_offsets"][0])
     size = entry["data_offsets"][1] - entry["data_offsets"][0]
     if size != place.dtype.itemsize * prod(place.shape):

@@ -21,11 +21,12 @@ NEUTRAL = frozenset(
         "__init__.py",
         "artifacts/__init__.py", "artifacts/atomic.py", "artifacts/code.py", "artifacts/manifest.py",
         "artifacts/store.py", "blocks", "clock.py", "errors.py", "failures.py", "memory.py", "params", "places.py",
-        "runner.py", "yamlfile.py",
+        "positions.py", "runner.py", "yamlfile.py",
     )
 )  # fmt: skip
 """Files and folders that can change no bit of a result, and are not followed: what names, verifies and files results
-(artifacts, places), runs and times the work, and reads parameters, whose values are in the keys themselves."""
+(artifacts, places), runs and times the work, and reads parameters, whose values are in the keys themselves, or refuses
+them (positions)."""
 
 
 def code_of(*things: Callable[..., Any] | str) -> str:

@@ -25,8 +25,7 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         if (folder / INDEX).is_file():
-            index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-            self.files: dict[str, str] = dict(index["weight_map"])
+            self.files: dict[str, str] = _weight_map(folder / INDEX)
         elif (folder / SINGLE).is_file():
             self.files = dict.fromkeys(TensorFile(folder / SINGLE).places, SINGLE)
         else:
@@ -54,3 +53,15 @@ class Checkpoint:
                 if place.dtype.is_floating_point:
                     return place.dtype
         raise ArtifactError(f"{self.folder} has no floating-point tensor: it is no language model")
+
+
+def _weight_map(path: Path) -> dict[str, str]:
+    """The file of each tensor, as an index tells it."""
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path} is not JSON ({error})") from None
+    files = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise ArtifactError(f"{path}: expected an object whose weight_map names a file for every tensor")
+    return files

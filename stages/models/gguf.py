@@ -27,7 +27,7 @@ def dequantise(path: Path, folder: Path, dtype: torch.dtype) -> None:
             output_loading_info=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True)
-    except (OSError, ValueError, KeyError, IndexError) as error:
+    except Exception as error:  # gguf and transformers fail each in their own way on a file that is not what it says
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise SourceError(
             f"fetch.model: {path.name} cannot be dequantised ({why}): use a GGUF file of an architecture that "
@@ -36,5 +36,8 @@ def dequantise(path: Path, folder: Path, dtype: torch.dtype) -> None:
     missing = sorted(report["missing_keys"])
     if missing:
         raise SourceError(f"fetch.model: {path.name} has no tensor for {missing[0]}: it is not whole")
+    unknown = sorted(report["unexpected_keys"])
+    if unknown:
+        raise SourceError(f"fetch.model: {path.name} holds {unknown[0]}, which no part of its architecture reads")
     model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))

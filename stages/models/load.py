@@ -49,8 +49,8 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
         return AutoTokenizer.from_pretrained(  # type: ignore[no-any-return]
             str(folder), local_files_only=True, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError) as error:
-        why = str(error).splitlines()[0]
+    except Exception as error:  # tokenizers raises bare exceptions, transformers whatever a wrong file leads to
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ArtifactError(f"{folder} holds no tokenizer that can be loaded: {why}") from error
 
 

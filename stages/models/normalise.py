@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from stages.errors import SourceError
+from stages.errors import ArchitectureError, SourceError
 from stages.models.checkpoint import INDEX, Checkpoint
-from stages.models.names import stored_names
+from stages.models.load import longest_input
+from stages.models.names import stored_names, unknown_tensors
 from stages.models.skeleton import build_skeleton
+from stages.models.structure import find_blocks
 from stages.tensorfile import TensorFile, TensorWriter
 
 
@@ -27,20 +30,22 @@ from stages.tensorfile import TensorFile, TensorWriter
 class Survey:
     """What a checkpoint folder holds, told without loading it.
 
-    vocabulary: rows of the input embeddings.
+    vocabulary: rows of the input embeddings; positions: see load.longest_input.
     unstored:   parameters that no tensor of the checkpoint holds as they are used.
     """
 
     architecture: str
     parameters: int
     vocabulary: int
+    positions: int | None
     unstored: tuple[str, ...]
 
 
 def survey(folder: Path, trust_remote_code: bool) -> Survey:
     """Build the model that config.json describes, without memory, and look for its parameters.
 
-    Raises SourceError if transformers cannot build it, or if a tensor has another shape.
+    Raises SourceError if transformers cannot build it, if it has no blocks, if a tensor has another shape or holds
+    quantised weights, or belongs to no parameter.
     """
     try:
         model = build_skeleton(folder, torch.float32, trust_remote_code)
@@ -49,15 +54,27 @@ def survey(folder: Path, trust_remote_code: bool) -> Survey:
             f"fetch.model: transformers cannot build a causal language model from its config.json ({_first(error)}): "
             "expected a decoder that transformers knows; trust_remote_code: true runs the model's own code"
         ) from error
+    try:
+        find_blocks(model)
+    except ArchitectureError as error:
+        raise SourceError(f"fetch.model: {error}") from None
     model.tie_weights()
     checkpoint, state = Checkpoint(folder), model.state_dict(keep_vars=True)
     stored = stored_names(model, checkpoint.files)
-    _check_shapes(checkpoint, {tensor: tuple(state[name].shape) for name, tensor in stored.items()})
+    _check_tensors(checkpoint, {tensor: state[name] for name, tensor in stored.items()})
+    unknown = unknown_tensors(model, checkpoint.files)
+    if unknown:
+        raise SourceError(
+            f"fetch.model: {unknown[0]} is in the checkpoint ({len(unknown)} such tensors), and nothing in its "
+            "config.json wants it: expected the config.json that the weights came with; tensors that are not needed "
+            "go if the model is saved again: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
+        )
     held = {id(state[name]) for name in stored}
     return Survey(
         architecture=type(model).__name__,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         vocabulary=int(model.get_input_embeddings().weight.shape[0]),
+        positions=longest_input(model),
         unstored=tuple(name for name, tensor in state.items() if id(tensor) not in held),
     )
 
@@ -121,13 +138,21 @@ def settle_dtype(folder: Path) -> str:
     return dtype
 
 
-def _check_shapes(checkpoint: Checkpoint, expected: dict[str, tuple[int, ...]]) -> None:
+def _check_tensors(checkpoint: Checkpoint, expected: dict[str, Tensor]) -> None:
+    """Raise SourceError for a tensor of another shape than its parameter's, or of numbers that are no plain floats."""
     for name in sorted(set(checkpoint.files.values())):
         for tensor, place in TensorFile(checkpoint.folder / name).places.items():
-            if expected.get(tensor, place.shape) != place.shape:
+            wanted = expected.get(tensor)
+            if wanted is not None and tuple(wanted.shape) != place.shape:
                 raise SourceError(
-                    f"fetch.model: {tensor} has shape {place.shape}, expected {expected[tensor]} by its config.json: "
-                    "the files do not belong together"
+                    f"fetch.model: {tensor} has shape {place.shape}, expected {tuple(wanted.shape)} by its "
+                    "config.json: the files do not belong together"
+                )
+            plain = place.dtype.is_floating_point and place.dtype.itemsize > 1
+            if not plain and (wanted is None or wanted.is_floating_point()):
+                raise SourceError(
+                    f"fetch.model: {tensor} is {str(place.dtype).removeprefix('torch.')}, expected float32, bfloat16 "
+                    "or float16: the checkpoint is quantised: fetch the model that it was made from"
                 )
 
 

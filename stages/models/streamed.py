@@ -23,7 +23,7 @@ from stages.models.compute import dtype_of, settle_vector_math
 from stages.models.load import longest_input
 from stages.models.names import stored_names
 from stages.models.skeleton import build_skeleton, forward_as, lend, take_back
-from stages.models.structure import Linear, find_blocks, linears_of
+from stages.models.structure import Linear, find_blocks, linears_of, weights_of
 
 
 class Finished(Exception):
@@ -66,6 +66,10 @@ class StreamedModel:
     def linears(self, index: int) -> list[Linear]:
         """The linears of block `index`."""
         return linears_of(self._blocks[index], self._prefix, index)
+
+    def block_weights(self, index: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters of block `index` that have two or more dimensions, by name."""
+        return weights_of(self._blocks[index], self._prefix, index)
 
     def module(self, name: str) -> nn.Module:
         """The module with this dotted name."""
@@ -273,7 +277,7 @@ class StreamedModel:
     @property
     def width(self) -> int:
         """Width of the hidden states."""
-        return int(self._model.config.hidden_size)
+        return int(self.config.hidden_size)
 
     @property
     def positions(self) -> int | None:

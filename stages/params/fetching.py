@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from stages.params.base import DType, Fraction, Section, Sha256
 from stages.params.ranges import OneRange, Range
+
+
+def _inside(member: str) -> str:
+    path = PurePosixPath(member)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in member:
+        raise ValueError(f"expected the path of a file or folder inside the wheel, got {member!r}")
+    return member
+
+
+Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*$")]
+"""name==version, as pip takes it: neither begins with a dash, which would be an option."""
+Member = Annotated[str, AfterValidator(_inside)]
 
 
 class HubModel(Section):
@@ -34,9 +46,9 @@ class WheelModel(Section):
     """A file inside a wheel of a package registry: GGUF, or a folder as the hub has."""
 
     source: Literal["wheel"]
-    package: str = Field(pattern=r"^[A-Za-z0-9._-]+==[^=]+$")
+    package: Package
     sha256: Sha256
-    member: str
+    member: Member
     dtype: DType = "auto"
 
 
@@ -98,9 +110,9 @@ class WheelText(TextOptions):
     """Text files inside a wheel of a package registry."""
 
     source: Literal["wheel"]
-    package: str = Field(pattern=r"^[A-Za-z0-9._-]+==[^=]+$")
+    package: Package
     sha256: Sha256
-    member: str
+    member: Member
     """A glob over the members; the folder that holds a member is its label."""
 
 

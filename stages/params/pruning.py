@@ -88,6 +88,8 @@ class Solve(Section):
     """owl: scores above this many times their mean are outliers."""
     units: UnitSettings = UnitSettings()
     """Of methods that remove whole heads and channels."""
+    max_uncovered: Fraction = 0.05
+    """Largest share of the blocks' weights outside of linears (experts, say), which stay dense, that is accepted."""
     rules: tuple[Rule, ...] = ()
 
     _pattern = field_validator("pattern")(_checked_pattern)

@@ -23,6 +23,8 @@ def key_figures(summary: Mapping[str, Any]) -> dict[str, float]:
         if metric in dense["tasks"].get(task, {}):
             figures[f"{task}_dense"] = dense["tasks"][task][metric]
     figures["sparsity"] = pruned["sparsity"]
+    if pruned["covered"] < 1:
+        figures["covered"] = pruned["covered"]
     if summary["structure"]:
         counts = summary["structure"]["parameters"]
         figures["size"] = counts["pruned"] / counts["dense"]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from stages.artifacts.calibration import rank_shortfall
 from stages.reporting.gather import Findings
 from stages.reporting.structure import told_of
 
@@ -23,8 +24,13 @@ def summarise(findings: Findings) -> dict[str, Any]:
         "pruned": {
             **pruned,
             **totals(rows, exact),
+            "sparsity": findings.manifest["sparsity"],
+            "block_weights": findings.manifest["block_weights"],
+            "covered": findings.manifest["covered"],
+            "linears_sparsity": findings.manifest["linears"]["sparsity"],
             "perplexity_ratio": pruned["perplexity"]["value"] / dense["perplexity"]["value"],
         },
+        "rank_shortfall": rank_shortfall(findings.manifest.get("calibration", {})),
         "methods": list(by(rows, "method")),
         "patterns": list(by(rows, "pattern")),
         "exact_roles": exact,

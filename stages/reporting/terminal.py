@@ -18,6 +18,7 @@ def short_table(summary: Mapping[str, Any], page: Path) -> str:
         [summary["model"], "dense", "pruned"],
         ["perplexity", _fixed(dense["perplexity"]["value"]), _fixed(pruned["perplexity"]["value"])],
         ["sparsity", "-", f"{100 * pruned['sparsity']:.2f} %"],
+        *_covered(pruned),
         ["mean relative error", "-", f"{pruned['relative_error']:.4f}"],
     ]
     for task, row in dense["tasks"].items():
@@ -35,6 +36,16 @@ def short_table(summary: Mapping[str, Any], page: Path) -> str:
     width = max(len(name) for name, _ in pairs)
     told = [f"{name.ljust(width)}  {value}" for name, value in pairs]
     return "\n".join([*_aligned(table), *notes, "", *told, "", *_aligned(costs), "", f"report: {page}"])
+
+
+def _covered(pruned: Mapping[str, Any]) -> list[list[str]]:
+    """The share that linears cover and their own sparsity, where there are other weights than theirs."""
+    if pruned["covered"] == 1:
+        return []
+    return [
+        ["block weights in linears", "-", f"{100 * pruned['covered']:.2f} %"],
+        ["sparsity of linears", "-", f"{100 * pruned['linears_sparsity']:.2f} %"],
+    ]
 
 
 def _running(summary: Mapping[str, Any]) -> list[list[str]]:

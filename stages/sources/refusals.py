@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -29,14 +31,14 @@ def check_folder(folder: Path) -> None:
     _check_config(folder / "config.json")
     try:
         checkpoint = Checkpoint(folder)
-        missing = _not_in_their_files(checkpoint)
-    except (ArtifactError, ValueError, KeyError) as error:
-        cause = str(error).split(": delete it")[0]
+        if any(Path(name).name != name for name in checkpoint.files.values()):
+            raise SourceError(f"fetch.model: {INDEX} in {folder} names files outside it: expected plain file names")
+        wrong = _misplaced(checkpoint)
+    except ArtifactError as error:
+        cause = re.split(": (delete it|run the stage)", str(error))[0]
         raise SourceError(f"fetch.model: {folder} is not whole ({cause}): copy or download it again") from None
-    if missing:
-        raise SourceError(f"fetch.model: {folder} is not whole ({missing[0]} is missing): copy or download it again")
-    if any(Path(name).name != name for name in checkpoint.files.values()):
-        raise SourceError(f"fetch.model: {INDEX} in {folder} names files outside it: expected plain file names")
+    if wrong:
+        raise SourceError(f"fetch.model: {folder} is not whole ({wrong}): copy or download it again")
 
 
 def check_finite(folder: Path) -> None:
@@ -65,17 +67,31 @@ def _check_config(path: Path) -> None:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SourceError(f"fetch.model: {path} is missing: expected a Hugging Face folder") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"fetch.model: {path} is not JSON ({error}): copy or download it again") from None
+    if not isinstance(config, dict):
+        raise SourceError(f"fetch.model: {path} is a {type(config).__name__}, expected an object of settings")
     quantised = config.get("quantization_config")
     if quantised:
         raise SourceError(
-            f"fetch.model: the checkpoint is quantised ({quantised.get('quant_method', 'method not told')}), expected "
+            f"fetch.model: the checkpoint is quantised ({_method_of(quantised)}), expected "
             "float weights: fetch the model that it was made from"
         )
 
 
-def _not_in_their_files(checkpoint: Checkpoint) -> list[str]:
-    """Tensors that the index promises and no file holds."""
-    held = {name: set(TensorFile(checkpoint.folder / name).places) for name in sorted(set(checkpoint.files.values()))}
-    return [tensor for tensor, name in checkpoint.files.items() if tensor not in held[name]]
+def _method_of(quantised: Any) -> str:
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
+    return str(method or "method not told")
+
+
+def _misplaced(checkpoint: Checkpoint) -> str | None:
+    """A tensor that its file lacks, or that lies in another file than the index tells (or in two); None if all fit."""
+    for name in sorted(set(checkpoint.files.values())):
+        held = set(TensorFile(checkpoint.folder / name).places)
+        missing = [tensor for tensor, file in checkpoint.files.items() if file == name and tensor not in held]
+        if missing:
+            return f"{missing[0]} is missing from {name}"
+        other = [tensor for tensor in sorted(held) if checkpoint.files.get(tensor) != name]
+        if other:
+            return f"{other[0]} lies in {name}, where {INDEX} puts {checkpoint.files.get(other[0], 'no such tensor')}"
+    return None

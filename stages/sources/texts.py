@@ -12,6 +12,7 @@ from stages.errors import ParameterError
 from stages.params.fetching import HubText, Text, TextOptions, WheelText
 from stages.runner import progress
 from stages.sources.documents import Document, documents_of
+from stages.sources.reading import reading
 from stages.sources.repeats import marked
 
 
@@ -29,8 +30,9 @@ def choose(source: Text, place: str) -> ChosenText:
 
     place: the parameter that asks for it, for messages.
     """
-    bar = progress(documents_of(source, place), desc=place, unit=" documents")
-    taken, dropped = select(bar, source, place)
+    with reading(place):
+        bar = progress(documents_of(source, place), desc=place, unit=" documents")
+        taken, dropped = select(bar, source, place)
     documents = [Document(_replaced(one.text, source.replace), one.label) for one in taken]
     text = source.join.join(one.text for one in documents)
     if not text.strip():

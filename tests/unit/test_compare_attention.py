@@ -211,7 +211,10 @@ def test_a_model_whose_attention_cannot_be_reached_is_told_and_fails_nothing(pru
 @pytest.mark.parametrize(
     ("attention", "told"),
     [
-        ({"length": 4096}, "evaluate.attention.length: expected at most 2048 positions, which the model was made for"),
+        (
+            {"length": 4096},
+            "evaluate.attention.length: expected at most 2048, the positions that the model was made for",
+        ),
         ({"sequences": 20}, "evaluate.attention: 20 sequences of 16 tokens are more than the 300 tokens of the eval"),
         ({"sequences": -1}, "evaluate.attention.sequences: input should be greater than or equal to 0, got -1"),
     ],

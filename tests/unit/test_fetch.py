@@ -106,7 +106,7 @@ def test_documents_are_kept_where_they_have_labels():
 
 
 def test_fetching_again_gives_the_same_bytes():
-    sections = {"model": {"dtype": "bfloat16"}, "calibration": {"shuffle": 1, "documents": "0-3"}}
+    sections = {"model": {"dtype": "bfloat16"}, "calibration": {"shuffle": 1, "documents": "0-4"}}
     assert fetch(**sections) == 0
     before = hashes()
     shutil.rmtree("data")
@@ -133,6 +133,17 @@ def without_tokenizer():
         (lambda: Path("b.txt").write_text(""), {}, "fetch.evaluation: the text is empty"),
         (lambda: save_tokenizer("source", [*WORDS[:9], "x", *WORDS[9:]]), {}, "the tokenizer gives token 96"),
         (without_tokenizer, {}, "holds no tokenizer that transformers can load"),
+        (lambda: Path("source/tokenizer.json").write_text("[1]"), {}, "holds no tokenizer that transformers can load"),
+        (
+            lambda: Path("b.txt").write_text("word1 word2 word3 word4 word5"),
+            {},
+            "fetch.evaluation: the text has 5 tokens, expected at least 16 (evaluate.perplexity.window): use more text",
+        ),
+        (
+            None,
+            {"calibration": {"documents": "0-2"}},
+            "fetch.calibration: the text has 60 tokens, expected at least 97 (calibration.sequences of calibration.len",
+        ),
         (quote_calibration, {}, "10.0% of it stands in the calibration text too, expected at most 1.0%"),
     ],
 )
@@ -148,6 +159,29 @@ def test_a_failure_is_one_line_and_leaves_the_last_good_outputs(capsys, spoil, s
     assert message in told[0]
     assert hashes() == before
     assert sorted(path.name for path in Path("data").iterdir()) == ["model", "texts"]
+
+
+def test_a_window_longer_than_the_models_positions_is_told_at_fetch(capsys):
+    write_params(Path(), fetch=SOURCES, evaluate={"speed": {"prompt": 3000, "generate": 8}})
+    assert run_stage("fetch", main, SECTIONS) == 2
+    assert "evaluate.speed.prompt + generate: expected at most 2048, the positions that" in capsys.readouterr().err
+
+
+def test_a_tokenizer_that_knows_more_than_the_model_is_told_and_taken_where_the_text_does_not_use_it(logged):
+    save_tokenizer("source", [*WORDS, "x", "y"])
+    assert fetch() == 0
+    assert "the tokenizer has 98 tokens, the model embeddings for 96" in logged.text
+
+
+def test_weights_outside_of_linears_are_told_at_fetch(logged):
+    save_tiny(Path("source"), "mixtral")
+    save_tokenizer("source")
+    assert fetch() == 0
+    assert (
+        "of the blocks' weights lie outside of nn.Linear: model.layers.0.mlp.experts.gate_up_proj (4, 96, 32)"
+        in logged.text
+    )
+    assert "see solve.max_uncovered" in logged.text
 
 
 @pytest.mark.real

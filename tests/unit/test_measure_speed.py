@@ -124,7 +124,7 @@ def test_zeros_are_measured_where_that_is_asked(pruned_workspace):
         ),
         (
             {"generate": 40_000},
-            "evaluate.speed: expected prompt + generate of at most 32768 positions, which the model",
+            "evaluate.speed.prompt + generate: expected at most 32768, the positions that the model",
         ),
         ({"generate": 1}, "evaluate.speed.generate: input should be greater than or equal to 2, got 1"),
         ({"repeats": -1}, "evaluate.speed.repeats: input should be greater than or equal to 0, got -1"),

@@ -17,6 +17,7 @@ from stages.artifacts.atomic import write_json
 from stages.artifacts.attention import write_errors
 from stages.artifacts.manifest import sha256_of, write_manifest
 from stages.compare_attention import figures as attention_figures
+from stages.reporting.terminal import short_table
 from stages.runner import run_stage
 from tests.unit.tiny import write_params
 
@@ -39,8 +40,17 @@ def workspace(tmp_path, monkeypatch):
         write_json(Path(f"metrics/cost/{stage}.json"), {"seconds": seconds, "peak_memory_mb": 800})
     write_solution(0.5)
     source = {"source": {"source": "hub", "id": "someone/<model>"}}
-    write_json(Path("data/pruned/pruning_manifest.json"), {"source": source, "calibration": {"sequences": 16}})
+    counts = {"sparsity": 0.5, "block_weights": 84_000, "covered": 1.0, "linears": {"sparsity": 0.5}}
+    write_json(
+        Path("data/pruned/pruning_manifest.json"), {"source": source, "calibration": {"sequences": 16}, **counts}
+    )
     return tmp_path
+
+
+def tell(**facts):
+    """Facts of the pruned checkpoint that are others than the workspace's."""
+    path = Path("data/pruned/pruning_manifest.json")
+    write_json(path, {**json.loads(path.read_text()), **facts})
 
 
 def write_solution(sparsity, damping=0.01, attempts=1):
@@ -182,8 +192,27 @@ def test_prompts_that_were_cut_are_told_beside_the_figures_and_counts_are_no_met
 @pytest.mark.parametrize("sparsity", [0.0, 1.0])
 def test_nothing_or_everything_removed_can_be_shown(workspace, sparsity):
     write_solution(sparsity, damping=None)
+    tell(sparsity=sparsity, linears={"sparsity": sparsity})
     assert run() == 0
     assert json.loads(Path("data/report/summary.json").read_text())["pruned"]["sparsity"] == sparsity
+
+
+def test_weights_that_no_linear_covers_and_little_calibration_text_are_told(workspace):
+    assert run() == 0
+    assert not any(words in PAGE.read_text() for words in ("stay dense", "Little calibration text"))
+    calibration = {"sequences": 2, "length": 100, "widest": {"linear": "layers.0.down", "inputs": 1536}}
+    tell(sparsity=0.07, covered=0.14, block_weights=600_000, calibration=calibration)
+    assert run() == 0
+    page = " ".join(PAGE.read_text().split())
+    assert "<b>7.00 %</b>" in page
+    assert "50.00 % of the weights of 24 linears removed" in page
+    assert "These linears hold 14.0 % of the 600,000 weights of the blocks" in page
+    assert "of rank at most 200 for inputs of width 1536" in page
+    table = short_table(json.loads(Path("data/report/summary.json").read_text()), PAGE)
+    rows = {line.split("  ")[0]: line.split()[-2] for line in table.splitlines() if line.endswith("%")}
+    figures = json.loads(Path("metrics/summary.json").read_text())
+    assert (figures["sparsity"], figures["covered"]) == (0.07, 0.14)
+    assert rows == {"sparsity": "7.00", "block weights in linears": "14.00", "sparsity of linears": "50.00"}
 
 
 def test_linears_that_were_tried_again_are_named(workspace):
@@ -252,10 +281,7 @@ def test_the_short_table_names_method_settings_pattern_layout_and_calibration(wo
     assert told["method"] == "wanda"
     assert told["settings"] == "the defaults"
     assert (told["pattern"], told["layout"]) == ("unstructured", "dense")
-    write_json(
-        Path("data/pruned/pruning_manifest.json"),
-        {"source": {}, "calibration": {"text": {"name": "some news"}, "sequences": 16, "length": 512}},
-    )
+    tell(source={}, calibration={"text": {"name": "some news"}, "sequences": 16, "length": 512})
     changed = {**solve, "method": "wanda", "refit": "cg", "units": {**solve["units"], "multiple": 64}}
     told = told_of(workspace, capsys, solve=changed, settings={"wanda": {"activation_power": 0.5}})
     told = {name: value.strip() for name, value in told.items()}

@@ -96,7 +96,7 @@ def test_the_budget_of_parameters_is_met_and_no_more(architecture, head, workspa
     assert sizes.kept(width, head) == kept - extra
     assert sizes.kept(width, head) <= 0.8 * sizes.dense < sizes.kept(width + 1, head)
     biases = sum(value.numel() for name, value in blocks.named_parameters() if name.endswith("bias"))
-    assert manifest["kept"] == kept - extra - biases
+    assert manifest["linears"]["kept"] == kept - extra - biases
 
 
 def test_widths_are_multiples_and_budgets_that_cannot_be_met_are_told(tmp_path):

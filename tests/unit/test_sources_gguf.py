@@ -125,3 +125,16 @@ def test_a_gguf_file_that_cannot_be_used_is_refused(folders):
         write_model(local(source / "bad.gguf"), target)
     with pytest.raises(SourceError, match=r"expected a Hugging Face folder or a \.gguf file"):
         write_model(local(source / "none.gguf"), target)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.02, 0.1, 0.5, 0.99])
+def test_a_gguf_file_that_ends_early_is_refused(share, folders):
+    source, target = folders
+    write_gguf(source / "cut.gguf")
+    data = (source / "cut.gguf").read_bytes()
+    (source / "cut.gguf").write_bytes(data[: int(share * len(data))])
+    with pytest.raises(
+        SourceError, match=r"fetch\.model: cut\.gguf cannot be dequantised \(.+\): use a GGUF"
+    ) as raised:
+        write_model(local(source / "cut.gguf"), target)
+    assert "\n" not in str(raised.value)

@@ -174,6 +174,71 @@ def lose_a_shard(folder):
     sorted(folder.glob("*.safetensors"))[1].unlink()
 
 
+def shard(folder):
+    """The model in several files; gives their names."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    (folder / WEIGHTS).unlink()
+    model.save_pretrained(folder, max_shard_size="30KB")
+    return sorted(path.name for path in folder.glob("*.safetensors"))
+
+
+def tensor_in_two_files(folder):
+    first, second, *_ = shard(folder)
+    tensors = read_tensors(folder / first)
+    write_tensors(folder / second, {**tensors, **read_tensors(folder / second)}, {"format": "pt"})
+
+
+def retype(name, dtype):
+    """A folder with one tensor in another dtype."""
+
+    def spoil(folder):
+        tensors = read_tensors(folder / WEIGHTS)
+        write_tensors(folder / WEIGHTS, {**tensors, name: tensors[name].to(dtype)}, {"format": "pt"})
+
+    return spoil
+
+
+def add(name):
+    """A folder with one tensor more."""
+
+    def spoil(folder):
+        write_tensors(folder / WEIGHTS, {**read_tensors(folder / WEIGHTS), name: torch.ones(2, 2)}, {"format": "pt"})
+
+    return spoil
+
+
+def write_index(value):
+    return lambda folder: (folder / "model.safetensors.index.json").write_text(value)
+
+
+def garble_header(folder):
+    data = bytearray((folder / WEIGHTS).read_bytes())
+    data[8:40] = b"\xfe" * 32
+    (folder / WEIGHTS).write_bytes(data)
+
+
+def shift_a_tensor(folder):
+    """Two tensors on the same bytes, as a damaged header may have it."""
+    data = (folder / WEIGHTS).read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    places = sorted((value["data_offsets"] for name, value in header.items() if name != "__metadata__"))
+    same = next(value for value in header.values() if value.get("data_offsets") == places[1])
+    same["data_offsets"] = [places[1][0] - 4, places[1][1] - 4]
+    text = json.dumps(header).encode()
+    (folder / WEIGHTS).write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+
+def loop(folder):
+    (folder / WEIGHTS).unlink()
+    (folder / WEIGHTS).symlink_to(WEIGHTS)
+
+
+def only_gguf(folder):
+    (folder / WEIGHTS).unlink()
+    (folder / "tiny.gguf").write_bytes(b"GGUF")
+
+
 def point_outside(folder):
     index = {"weight_map": dict.fromkeys(read_tensors(folder / WEIGHTS), "../source/" + WEIGHTS)}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -192,6 +257,35 @@ def point_outside(folder):
         (lambda folder: edit_config(folder, model_type="nothing"), "cannot build a causal language model"),
         (lambda folder: edit_config(folder, num_attention_heads=5), "cannot build a causal language model"),
         (lambda folder: rename(folder, lambda name: "" if name == DOWN else name), f"no tensor for {DOWN}"),
+        (lambda folder: edit_config(folder, num_hidden_layers=0), r"num_hidden_layers .*expected at least 1, got 0"),
+        (
+            lambda folder: edit_config(folder, num_hidden_layers=2),
+            r"layers\.2\.\S+ is in the checkpoint \(9 such tensors\)",
+        ),
+        (lambda folder: (folder / "config.json").write_text("[]"), r"config\.json is a list, expected an object"),
+        (lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe"), r"config\.json is not JSON"),
+        (lambda folder: edit_config(folder, quantization_config=[1]), r"is quantised \(method not told\)"),
+        (lambda folder: edit_config(folder, hidden_size="wide"), "cannot build a causal language model"),
+        (write_index("[]"), r"index\.json: expected an object whose weight_map names a file for every tensor"),
+        (write_index('{"weight_map": {"a": 1}}'), r"index\.json: expected an object whose weight_map"),
+        (write_index("{"), r"index\.json is not JSON"),
+        (
+            tensor_in_two_files,
+            r"lies in model-00002-of-\d+\.safetensors, where model\.safetensors\.index\.json puts model-00001",
+        ),
+        (
+            retype(DOWN, torch.int8),
+            rf"{DOWN} is int8, expected float32, bfloat16 or float16: the checkpoint is quantised",
+        ),
+        (retype(DOWN, torch.float8_e4m3fn), rf"{DOWN} is float8_e4m3fn, expected float32"),
+        (
+            add(DOWN.replace("weight", "weight_scale")),
+            r"weight_scale is in the checkpoint \(1 such tensors\), and nothing",
+        ),
+        (garble_header, r"model\.safetensors is no readable safetensors file"),
+        (shift_a_tensor, r"is no readable safetensors file \(\S+ begins at byte \d+, expected \d+\)"),
+        (loop, r"holds no model\.safetensors"),
+        (only_gguf, r"holds no safetensors, but tiny\.gguf: name that file"),
     ],
 )
 def test_a_folder_that_is_not_whole_or_not_plain_is_refused(spoil, message, source, target):
@@ -199,8 +293,17 @@ def test_a_folder_that_is_not_whole_or_not_plain_is_refused(spoil, message, sour
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         spoil(source)
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises(SourceError, match=message) as raised:
         write_model(local(source), target)
+    assert str(raised.value).startswith("fetch.model")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["model.rotary_emb.inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq"])
+def test_what_transformers_passes_over_is_no_extra_tensor(name, source, target):
+    save_tiny(source, "llama")
+    add(name)(source)
+    write_model(local(source), target)
 
 
 def test_code_of_a_model_runs_only_when_the_user_says_so(source, target, tmp_path):

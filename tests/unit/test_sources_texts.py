@@ -80,10 +80,10 @@ def test_members_of_a_wheel_are_documents_labelled_by_their_folder(tmp_path, mon
     ("name", "content", "message"),
     [
         ("a.pdf", "", r"calibration\.path: expected a \.txt, \.jsonl, \.parquet file"),
-        ("a.jsonl", '{"text": "a"}\n{', r"line 2 is not JSON"),
+        ("a.jsonl", '{"text": "a"}\n{', r"a\.jsonl, line 2: expected a JSON object a line, got what is not JSON"),
         ("a.jsonl", '{"body": "a"}', r"row 0 of .* has no text: it has body"),
         ("a.jsonl", '["a"]', r"has no text: it has a list"),
-        ("a.jsonl", '{"text": null}', r"row 0 holds NoneType, expected text"),
+        ("a.jsonl", '{"text": null}', r"row 0 of .*a\.jsonl holds null as text, expected text"),
         ("a.parquet", "PAR1", r"is no readable Parquet file"),
     ],
 )
@@ -227,3 +227,82 @@ def test_an_unreachable_dataset_names_the_form_that_works_and_the_local_way(monk
 def test_the_whole_of_c4_is_not_downloaded():
     with pytest.raises(ParameterError, match=r"calibration\.data_files: allenai/c4 has hundreds of GB"):
         list(documents_of(hub_text(id="allenai/c4", config=None), PLACE))
+
+
+def write_parquet(path, values, spoil=False):
+    pq.write_table(pa.table({"text": values}), path, compression="none", use_dictionary=False)
+    if spoil:
+        data = bytearray(path.read_bytes())
+        data[4:40] = b"\xff" * 36
+        path.write_bytes(data)
+
+
+def loop(path):
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "message"),
+    [
+        (
+            "a.txt",
+            lambda p: p.write_bytes(random.Random(0).randbytes(4000)),
+            r"a\.txt is no text \(1\d% of it are control",
+        ),
+        ("a.txt", lambda p: p.write_bytes("text".encode("utf-16")), r"a\.txt is UTF-16: convert it to UTF-8"),
+        ("a.txt", loop, r"a\.txt is not there"),
+        ("a.txt", lambda p: p.mkdir(), r"a\.txt holds no \.txt file"),
+        (
+            "folder/a.txt",
+            loop,
+            r"a\.txt cannot be read \(.*symbolic links\): check the path, its links and permissions",
+        ),
+        ("folder/a.txt", lambda p: p.mkdir(), r"folder holds no \.txt file"),
+        (
+            "a.jsonl",
+            lambda p: p.write_bytes(b'{"text": "a"}\n{"text": "n\xe9e"}'),
+            r"a\.jsonl, line 2: expected UTF-8.*iconv",
+        ),
+        ("a.jsonl", lambda p: p.write_bytes(b"[" * 100_000), r"a\.jsonl, line 1: expected a JSON object"),
+        ("a.jsonl", lambda p: p.write_text("3"), r"row 0 of .*a\.jsonl has no text: it has a int"),
+        ("a.parquet", lambda p: write_parquet(p, [1, 2]), r"row 0 of .*a\.parquet holds a int as text, expected text"),
+        ("a.parquet", lambda p: write_parquet(p, [["a"]]), r"row 0 of .*a\.parquet holds a list as text"),
+        ("a.parquet", lambda p: write_parquet(p, [None]), r"row 0 of .*a\.parquet holds null as text"),
+        ("a.parquet", lambda p: write_parquet(p, ["a" * 99], True), r"a\.parquet is no readable Parquet file \(.*\)"),
+        ("a.parquet", lambda p: p.mkdir(), r"a\.parquet holds no \.txt file"),
+    ],
+)
+def test_what_is_no_readable_text_is_one_line_that_names_place_and_file(name, make, message, tmp_path):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    make(path)
+    source = local(path.parent if path.parent != tmp_path else path)
+    with pytest.raises((SourceError, ParameterError), match=message) as raised:
+        choose(source, PLACE)
+    assert str(raised.value).startswith(PLACE)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_may_not_be_read_is_told(tmp_path, monkeypatch):
+    """Root may read all files, so the system's answer is made up."""
+    (tmp_path / "a.txt").write_text("text")
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", denied)
+    with pytest.raises(SourceError, match=r"fetch\.calibration: .*a\.txt cannot be read \(Permission denied\)"):
+        choose(local(tmp_path / "a.txt"), PLACE)
+
+
+def test_a_damaged_member_of_a_wheel_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wheels.FOLDER.mkdir(parents=True)
+    path = wheels.FOLDER / "texts-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("texts/1.txt", "plain text " * 9)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"plain text", b"other text", 1))
+    source = WheelText(source="wheel", package="texts==1", sha256=sha256_of(path), member="texts/*.txt")
+    with pytest.raises(SourceError, match=r"texts-1-py3-none-any\.whl is no wheel that can be read \(Bad CRC-32"):
+        choose(source, PLACE)

