@@ -42,14 +42,10 @@ class Entry:
         tasks = self.metrics["pruned"].get("tasks") or {}
         row["perplexity"] = round(self.perplexity, 3)
         row["dense"] = round(self.metrics["dense"]["perplexity"]["value"], 3)
-        row |= {name: round(_main(figures), 4) for name, figures in tasks.items()}
+        summary = self.metrics.get("summary", {})
+        row |= {name: round(summary[name], 4) for name in tasks if name in summary}
         row["solve seconds"] = self.cost["solve"]["seconds"]
         return row | {"experiment": self.experiment}
-
-
-def _main(figures: Mapping[str, float]) -> float:
-    """The metric of a task that the tables show: accuracy, or the first that the task has."""
-    return figures.get("acc", next(iter(figures.values())))
 
 
 def _number(value: Any) -> float | None:
