@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -207,3 +209,9 @@ def test_warnings_of_lm_eval_are_passed_on_once_and_bars_are_not_hidden(workspac
     told = capsys.readouterr().err
     assert told.count("lm-eval: [Task: plain] metric acc is defined, but aggregation is not") == 1
     assert "Running loglikelihood requests: 100%" in told
+
+
+def test_bars_of_libraries_are_drawn_every_ten_seconds_where_stderr_is_no_terminal():
+    code = "import stages\nfrom tqdm import tqdm\nprint(tqdm(total=1).mininterval)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "10.0\n"
