@@ -33,7 +33,10 @@ def tasks_in_words(settings: Tasks, measured: Mapping[str, Mapping[str, float]],
     """
     if not settings.names:
         return ""
+    which = "all" if settings.limit is None else "the first"
     told = [
-        f"{name} ({row['fewshot']}-shot, {row['n']} documents)" for name, row in measured.items() if "fewshot" in row
+        f"{name} ({row['fewshot']}-shot, {which} {row['n']} documents)"
+        for name, row in measured.items()
+        if "fewshot" in row
     ]
     return f"lm-eval: {', '.join(told)}; at most {longest} tokens a prompt, no chat template; seed {settings.seed}"

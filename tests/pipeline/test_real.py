@@ -95,7 +95,8 @@ def test_a_changed_sparsity_reruns_from_solve_and_the_old_result_is_restored(pro
     assert "0.3" in project.sh("dvc", "params", "diff")
     assert "perplexity" in project.sh("dvc", "metrics", "diff")
     shown = project.sh(*EXP_SHOW)
-    assert shown.split()[1:4] == ["Experiment", "perplexity", "bbc_topics"], shown
+    assert shown.split()[1:3] == ["Experiment", "perplexity"], shown
+    assert "0.3" in shown, shown
     assert "…" not in shown, shown
     assert "index.html" in project.sh("dvc", "plots", "diff")
     shown = project.sh("dvc", "plots", "show")

@@ -153,7 +153,7 @@ def test_each_task_has_its_own_number_of_examples_unless_one_is_set(workspace, c
     assert measured(workspace, "two")[0]["fewshot"] == 2
     row, protocol = measured(workspace, "two", fewshot=1, limit=99)
     assert row["fewshot"] == 1
-    assert "two (1-shot, 10 documents)" in protocol
+    assert "two (1-shot, the first 10 documents)" in protocol
     assert measured(workspace, "bbc_topics")[0]["fewshot"] == 0
     assert "evaluate.tasks.fewshot: task none says that it takes no examples" in refused(
         workspace, capsys, "none", fewshot=1
