@@ -251,7 +251,10 @@ def test_what_is_missing_is_named(workspace, capsys, path):
 
 def test_the_short_table_has_both_models_the_stages_and_the_page(workspace, capsys):
     assert report.show() == 2
-    assert "run the stage that writes data/report (dvc repro)" in capsys.readouterr().err
+    assert (
+        "data/report/summary.json is missing: run the stage that writes it: `dvc repro report`"
+        in capsys.readouterr().err
+    )
     run()
     assert report.show() == 0
     lines = capsys.readouterr().out.splitlines()
