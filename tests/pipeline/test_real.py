@@ -96,7 +96,7 @@ def test_a_changed_sparsity_reruns_from_solve_and_the_old_result_is_restored(pro
     assert "perplexity" in project.sh("dvc", "metrics", "diff")
     shown = project.sh(*EXP_SHOW)
     assert shown.split()[1:3] == ["Experiment", "perplexity"], shown
-    assert "0.3" in shown, shown
+    assert "sparsity" in shown, shown
     assert "…" not in shown, shown
     assert "index.html" in project.sh("dvc", "plots", "diff")
     shown = project.sh("dvc", "plots", "show")
