@@ -114,7 +114,7 @@ class Bench:
         """Solve, assemble and measure one run."""
         method, amount, *options = run.split()
         solve: dict[str, Any] = {"method": method, "sparsity": 0.5, "inputs": "pruned"}
-        solve |= {"pattern": amount} if ":" in amount else {"sparsity": float(amount)}
+        solve |= {"pattern": amount, "sparsity": None} if ":" in amount else {"sparsity": float(amount)}
         own = dict(self.settings["methods"].get(method, {}))
         for name, _, value in (option.partition("=") for option in options):
             target = own if name.startswith(":") else solve

@@ -25,7 +25,7 @@ def allocate(
     """The assignments with exact counts of each linear; the total is that of `solve.sparsity`.
 
     Linears that have a sparsity or an N:M pattern of their own keep it. statistics: of a block, by its index.
-    Raises ParameterError where a linear's rows do not compete.
+    Raises ParameterError where a linear's rows do not compete, or no linear is left to allocate to.
     """
     if settings.allocation == "uniform":
         return found
@@ -33,8 +33,13 @@ def allocate(
         linear
         for index in range(model.blocks)
         for linear in model.linears(index)
-        if found[linear.name].sparsity == settings.sparsity and found[linear.name].groups is None
+        if found[linear.name].shares and found[linear.name].groups is None
     ]
+    if not linears:
+        raise ParameterError(
+            f"solve.allocation: {settings.allocation} has nothing to share out: every linear has a sparsity or an N:M "
+            "pattern of its own in solve.rules: set allocation to uniform, or leave the sparsity out of a rule"
+        )
     for linear in linears:
         if found[linear.name].scope != "linear":
             raise ParameterError(
@@ -43,7 +48,8 @@ def allocate(
             )
     weights = [linear.shape[0] * linear.shape[1] for linear in linears]
     by = _by_outliers if settings.allocation == "owl" else _by_error
-    counts = exact_counts(by(linears, weights, settings, model, statistics), weights, settings.sparsity)
+    wanted = by(linears, weights, settings, model, statistics)
+    counts = exact_counts(wanted, weights, settings.amount, settings.allocation_spread)
     changed = {
         linear.name: dataclasses.replace(found[linear.name], kept=kept)
         for linear, kept in zip(linears, counts, strict=True)
@@ -69,7 +75,7 @@ def _by_outliers(
         ratios.append(outlier_ratio(scores, settings.allocation_outlier))
         totals.append(sum(count for linear, count in zip(linears, weights, strict=True) if linear.block == block))
     sparsities = dict(
-        zip(blocks, by_outliers(ratios, totals, settings.sparsity, settings.allocation_spread), strict=True)
+        zip(blocks, by_outliers(ratios, totals, settings.amount, settings.allocation_spread), strict=True)
     )
     return [sparsities[linear.block] for linear in linears]
 
@@ -88,7 +94,7 @@ def _by_error(
             if linear.block == block:
                 gram = grams[linear.name]
                 curves.append(error_curve(model.stored_weight(linear).to(gram), gram))
-    return by_error(curves, weights, settings.sparsity, settings.allocation_spread)
+    return by_error(curves, weights, settings.amount, settings.allocation_spread)
 
 
 def _grams(statistics: list[InputStatistics]) -> dict[str, Tensor]:

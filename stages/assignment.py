@@ -12,13 +12,14 @@ from torch import Tensor
 from stages import methods
 from stages.attention.contract import AttentionSolver
 from stages.errors import ParameterError
-from stages.linalg.masks import groups_of
+from stages.linalg.masks import groups_of, removed_count
 from stages.linalg.ranking import kept_by_global_magnitude
 from stages.models.coverage import check_coverage
 from stages.models.roles import KEY, QUERY
 from stages.models.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.params import Params
+from stages.params.amounts import amount_of
 from stages.params.pruning import Rule
 from stages.rules import governing, tell
 from stages.solvers.contract import Budget, LinearSolver
@@ -34,6 +35,7 @@ class Assignment:
             q and k of an attention together;
     refit:  none | cg | exact, of the kept weights after the solver;
     corrected: whether the target (or the attention matrix) is to be the dense model's on its own inputs;
+    shares:  whether the sparsity is solve.sparsity, which solve.allocation may share out, and not a rule's own;
     kept:   the exact number of weights kept, where the whole model was ranked (scope `model`).
     """
 
@@ -44,6 +46,7 @@ class Assignment:
     scope: str
     refit: str = "none"
     corrected: bool = False
+    shares: bool = False
     kept: int | None = None
 
     @property
@@ -108,10 +111,11 @@ def assign(params: Params, model: StreamedModel) -> dict[str, Assignment]:
         if number not in solvers:
             solvers[number] = _solver_of(params, rule)
         found[linear.name] = _resolved(params, rule, solvers[number], linear)
+        _check_counts(found[linear.name], linear, "solve" if rule.sparsity is None else f"solve.rules[{number}]")
     tell(numbers, linears, [found[linear.name].told for linear in linears], "linears")
     for index in range(model.blocks):
         _check_pairs(model.linears(index), found)
-    return _ranked(model, linears, found)
+    return _ranked(model, linears, numbers, found)
 
 
 def _check_pairs(linears: Sequence[Linear], found: Mapping[str, Assignment]) -> None:
@@ -146,12 +150,11 @@ def _resolved(params: Params, rule: Rule, solver: Solver, linear: Linear) -> Ass
     scope = solver.scopes[0] if asked == "auto" else asked
     if scope not in solver.scopes:
         raise ParameterError(f"solve.scope: {method} works in {', '.join(solver.scopes)}, got {scope}")
-    sparsity = params.solve.sparsity if rule.sparsity is None else rule.sparsity
+    sparsity, pattern = amount_of(params.solve, rule)
     joint = methods.room_of(method) == "attention"
     refit = "none" if joint else rule.refit or params.solve.refit
     corrected = params.solve.corrects(joint or solver.refits or refit != "none")
-    pattern = rule.pattern or params.solve.pattern
-    assignment = Assignment(method, solver, sparsity, pattern, scope, refit, corrected)
+    assignment = Assignment(method, solver, sparsity, pattern, scope, refit, corrected, rule.sparsity is None)
     if assignment.groups and linear.shape[1] % assignment.groups[1]:
         raise ParameterError(
             f"solve.pattern: {assignment.pattern} does not divide the {linear.shape[1]} inputs of {linear.name}: use "
@@ -160,14 +163,31 @@ def _resolved(params: Params, rule: Rule, solver: Solver, linear: Linear) -> Ass
     return assignment
 
 
-def _ranked(model: StreamedModel, linears: list[Linear], found: dict[str, Assignment]) -> dict[str, Assignment]:
-    """Turn scope `model` into counts: the weights of all linears with one such assignment compete."""
-    competing: dict[float, list[Linear]] = {}
-    for linear in linears:
+def _check_counts(assignment: Assignment, linear: Linear, place: str) -> None:
+    """Raise ParameterError where a sparsity between 0 and 1 rounds to all or nothing of what competes."""
+    if assignment.groups is not None or assignment.scope == "model" or assignment.sparsity in (0, 1):
+        return
+    d_out, d_in = linear.shape
+    total, what = (d_in, "a row") if assignment.scope == "row" else (d_out * d_in, "all")
+    if removed_count(total, assignment.sparsity) in (0, total):
+        raise ParameterError(
+            f"{place}.sparsity: {assignment.sparsity:g} of the {total} weights of {what} of {linear.name} rounds to "
+            f"{'none' if assignment.sparsity < 0.5 else 'all of them'}: expected {1 / total:.2g} to "
+            f"{1 - 1 / total:.6g}, or exactly 0 or 1: change it, or give this linear a rule of its own"
+        )
+
+
+def _ranked(
+    model: StreamedModel, linears: list[Linear], numbers: Sequence[int | None], found: dict[str, Assignment]
+) -> dict[str, Assignment]:
+    """Turn scope `model` into counts: the weights of all linears of one rule compete, or of none."""
+    competing: dict[int | None, list[Linear]] = {}
+    for number, linear in zip(numbers, linears, strict=True):
         assignment = found[linear.name]
         if assignment.scope == "model" and assignment.groups is None:
-            competing.setdefault(assignment.sparsity, []).append(linear)
-    for sparsity, together in competing.items():
+            competing.setdefault(number, []).append(linear)
+    for together in competing.values():
+        sparsity = found[together[0].name].sparsity
 
         def weights(together: list[Linear] = together) -> Iterable[Tensor]:
             return (model.stored_weight(linear).to(model.device) for linear in together)

@@ -108,19 +108,7 @@ def check_rules(settings: Solve, model: StreamedModel) -> None:
             f"{MODEL}: {kind} has lost heads or channels before, and {method} cannot take more of it: expected a dense "
             "model; fetch that one and set solve.sparsity to the whole that is to go"
         )
-    for name, plain in (("pattern", "unstructured"), ("scope", "auto"), ("refit", "none"), ("allocation", "uniform")):
-        if getattr(settings, name) != plain:
-            raise ParameterError(
-                f"solve.{name}: {method} removes whole heads and channels: expected {plain}, got "
-                f"{getattr(settings, name)}; see solve.units for what it knows"
-            )
     for number, rule in enumerate(settings.rules):
-        for name in ("method", "pattern", "scope", "refit", "settings"):
-            if getattr(rule, name) is not None:
-                raise ParameterError(
-                    f"solve.rules[{number}].{name}: with {method} a rule gives roles (attention, mlp), blocks and "
-                    f"sparsity, got {name}: {getattr(rule, name)!r}: take it out"
-                )
         unknown = set(rule.roles or ()) - set(ROLES.values())
         if unknown:
             raise ParameterError(
@@ -187,8 +175,8 @@ def _ranked(settings: Solve, method: UnitMethod, units: Sequence[Units], places:
     allocation = method.allocation if settings.units.allocation == "auto" else settings.units.allocation
     if settings.units.ranking == "literal":
         factors = [4 * one.columns.shape[1] / 3 if one.kind == "heads" else 1.0 for one in units]
-        return literal(places, settings.sparsity, factors)
-    removed = asked_of(units, settings.sparsity)
+        return literal(places, settings.amount, factors)
+    removed = asked_of(units, settings.amount)
     if allocation == "global":
         return by_budget(places, removed)
     return _uniform(settings, units, places, removed)
@@ -225,7 +213,7 @@ def _uniform(settings: Solve, units: Sequence[Units], places: Sequence[Ranked], 
         short -= len(group) * (first.count - kept[kind]) * first.parameters
     if short > 0 or 0 in kept.values():
         raise ParameterError(
-            f"solve.sparsity: {settings.sparsity:g} cannot be met with the same widths in every block: lower it, "
+            f"solve.sparsity: {settings.amount:g} cannot be met with the same widths in every block: lower it, "
             "protect less, or set solve.units.allocation to global"
         )
     return [

@@ -97,7 +97,7 @@ class _Training:
     ) -> None:  # fmt: skip
         self._params, self._model, self._settings = params, model, settings
         self._gated, self._everything = gated, parameters_of(kinds)
-        self._asked = asked_of(kinds, params.solve.sparsity)
+        self._asked = asked_of(kinds, params.solve.amount)
         self._windows, self._states = held_out()[0], BlockStore("gate_states")
         self._facts = {
             "task": "gates",

@@ -27,12 +27,10 @@ from stages.artifacts.manifest import identity_of, read_manifest, write_manifest
 from stages.artifacts.store import BlockStore, key_of, trim
 from stages.blocks.contract import Block
 from stages.entering import Entering
-from stages.errors import ParameterError
 from stages.linalg.gram import GramSum
 from stages.linalg.principal import Principal, principal
 from stages.models.compute import compute_facts
 from stages.models.slicing import Bases, project, projecting, sizes_of, stopping_between
-from stages.params.pruning import Solve
 from stages.places import ACTIVATIONS, SOLUTION, block_file
 from stages.runner import StageRun, progress
 from stages.slicing_table import sliced_rows
@@ -41,8 +39,6 @@ from stages.walk import advance
 from stages.workspace import open_model, same_model
 
 LAYOUT = "sliced"
-NOT_ITS_OWN = ("pattern", "scope", "inputs", "walk", "target", "refit", "allocation", "rules", "units")
-"""Settings of solve that choose nothing here."""
 
 
 def solve_sliced(run: StageRun) -> None:
@@ -66,13 +62,12 @@ class SlicedWalk:
 
     def __init__(self, run: StageRun) -> None:
         self.run, self.params = run, run.params
-        _check(run.params.solve)
         self.model, self.identity = open_model(run.params.compute)
         same_model(read_manifest(ACTIVATIONS), self.identity, ACTIVATIONS)
         name = run.params.solve.method
         self.method = methods.load(name, run.params.methods.get(name))
         self.sizes = sizes_of(self.model)
-        self.width = self.method.width(self.sizes, run.params.solve.sparsity)
+        self.width = self.method.width(self.sizes, run.params.solve.amount)
         self._entering, self._store = Entering(self.model, run.params.compute.chunk), BlockStore("sliced")
         facts = compute_facts(self.model.device, self.model.dtype, run.params.compute.chunk)
         self._made_of = {
@@ -179,14 +174,3 @@ def cached(solutions: list[Path]) -> Callable[[int], Bases]:
         return held[index]
 
     return bases
-
-
-def _check(solve: Solve) -> None:
-    """Raise ParameterError for settings that mean nothing to a method which slices the whole model."""
-    for name in NOT_ITS_OWN:
-        value, only = getattr(solve, name), Solve.model_fields[name].default
-        if value != only:
-            raise ParameterError(
-                f"solve.{name}: {solve.method} slices all blocks to one width, each on what the sliced ones before it "
-                f"give: expected {only or 'none'}, got {value}"
-            )

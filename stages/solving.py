@@ -93,9 +93,23 @@ class BlockSolver:
         elif chosen[0].removes_all:
             solution = LinearSolution(torch.zeros_like(dense), torch.zeros_like(dense, dtype=torch.bool))
         else:
+            self._check_inputs(linears, chosen[0], statistics.gram)
             with self.clock.timing("solver", self.model.device):
                 solution, corrections = self._solved(problem, chosen, linears, statistics)
         yield from self._split(linears, chosen, problem, solution, corrections)
+
+    def _check_inputs(self, linears: list[Linear], chosen: Assignment, gram: Tensor) -> None:
+        """Raise NotPositiveDefiniteError where all inputs are zero, so that no weight is better than another."""
+        if gram.diagonal().any() or (chosen.method == "magnitude" and chosen.refit == "none"):
+            return
+        names = ", ".join(linear.name for linear in linears)
+        cause = "on this calibration text: use other text, or a rule that leaves them dense (sparsity: 0)"
+        if self.settings.inputs == "pruned":
+            cause = (
+                f"with what is left of the linears before them (here sparsity is {chosen.sparsity:g}): lower it, or "
+                "give those before them a rule with a lower one"
+            )
+        raise NotPositiveDefiniteError(f"block {linears[0].block}, {names}: all {len(gram)} inputs are zero {cause}")
 
     def _dense(self, linears: list[Linear], dtype: torch.dtype) -> Tensor:
         weights = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, floor
 
 import torch
 from torch import Tensor
@@ -26,15 +27,19 @@ def outlier_ratio(scores: Sequence[Tensor], factor: float) -> float:
 def by_outliers(ratios: Sequence[float], weights: Sequence[int], sparsity: float, spread: float) -> list[float]:
     """Sparsity of each block: those with more outliers lose less, within `spread` of `sparsity` (OWL, section 4).
 
-    The mean over weights (how many each block has) is `sparsity`.
+    The mean over weights (how many each block has) is `sparsity`. Departs from the paper: its code spreads the ratios
+    over 2λ and then centres them, so that a single block with outliers differs by nearly 2λ. Here all differences
+    are then scaled by the largest number up to 1 that keeps every block within λ = `spread`, and in [0, 1].
     """
     ratio, weight = torch.tensor(ratios, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64)
     width = float(ratio.max() - ratio.min())
-    if width == 0:
+    if width == 0 or sparsity in (0, 1):
         return [sparsity] * len(ratios)
     place = (ratio - ratio.min()) / width * 2 * spread
     centred = place - (place * weight).sum() / weight.sum()
-    return [float(min(max(sparsity - one, 0.0), 1.0)) for one in centred]
+    least, most = _bounds(sparsity, spread)
+    largest = max(float(centred.max()) / (sparsity - least), float(-centred.min()) / (most - sparsity), 1.0)
+    return (sparsity - centred / largest).clamp(least, most).tolist()
 
 
 def error_curve(dense: Tensor, gram: Tensor) -> Tensor:
@@ -55,7 +60,7 @@ def by_error(curves: Sequence[Tensor], weights: Sequence[int], sparsity: float, 
     The mean over weights is `sparsity`, which a bisection of the common error finds.
     """
     weight = torch.tensor(weights, dtype=torch.float64)
-    least, most = max(sparsity - spread, 0.0), min(sparsity + spread, 1.0)
+    least, most = _bounds(sparsity, spread)
 
     def at(error: float) -> Tensor:
         value = torch.tensor([error], dtype=torch.float64)
@@ -69,18 +74,30 @@ def by_error(curves: Sequence[Tensor], weights: Sequence[int], sparsity: float, 
     return at(high).tolist()
 
 
-def exact_counts(sparsities: Sequence[float], weights: Sequence[int], sparsity: float) -> list[int]:
-    """Weights kept in each linear: as its sparsity says, moved evenly so that the total is exact."""
-    total = sum(weights)
-    kept = [count - removed_count(count, one) for count, one in zip(weights, sparsities, strict=True)]
+def _bounds(sparsity: float, spread: float) -> tuple[float, float]:
+    """Least and most that may be removed."""
+    return max(sparsity - spread, 0.0), min(sparsity + spread, 1.0)
+
+
+def exact_counts(sparsities: Sequence[float], weights: Sequence[int], sparsity: float, spread: float) -> list[int]:
+    """Weights kept in each linear: as its sparsity says, moved evenly so that the total is exact.
+
+    Every count stays within `spread` of what `sparsity` leaves, to the next whole number.
+    """
+    total, (least, most) = sum(weights), _bounds(sparsity, spread)
+    fewest, largest = [floor(count * (1 - most)) for count in weights], [ceil(count * (1 - least)) for count in weights]
+    kept = [
+        min(max(count - removed_count(count, one), low), high)
+        for count, one, low, high in zip(weights, sparsities, fewest, largest, strict=True)
+    ]
     missing = total - removed_count(total, sparsity) - sum(kept)
     while missing:
         step = 1 if missing > 0 else -1
-        free = [i for i, one in enumerate(kept) if 0 <= one + step <= weights[i]]
+        free = [i for i, one in enumerate(kept) if fewest[i] <= one + step <= largest[i]]
         share, rest = divmod(abs(missing), len(free))
         for place, i in enumerate(free):
             wanted = step * (share + (place < rest))
-            moved = min(max(kept[i] + wanted, 0), weights[i]) - kept[i]
+            moved = min(max(kept[i] + wanted, fewest[i]), largest[i]) - kept[i]
             kept[i] += moved
             missing -= moved
     return kept

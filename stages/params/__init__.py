@@ -9,7 +9,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from stages import methods
 from stages.errors import ParameterError, unknown
+from stages.params.amounts import check_amounts
 from stages.params.base import DType, Positive, Section
+from stages.params.effects import check_effects
 from stages.params.evaluating import Evaluate
 from stages.params.faults import first_fault, misplaced
 from stages.params.fetching import Fetch
@@ -84,6 +86,8 @@ class Workers(Section):
     def _address_of_dask(self) -> Workers:
         if self.address is not None and self.runner != "dask":
             raise ValueError(f"address {self.address!r} is a Dask scheduler's: set runner to dask, or take it out")
+        if self.address is not None and self.count != 1:
+            raise misplaced("count", f"the cluster at {self.address} has its own workers: expected 1, got {self.count}")
         return self
 
 
@@ -103,13 +107,15 @@ class Params(Section):
     workers: Workers = Workers()
 
     @model_validator(mode="after")
-    def _known_methods(self) -> Params:
+    def _agrees(self) -> Params:
         known = methods.names()
         given = {f"solve.rules[{number}].method": rule.method for number, rule in enumerate(self.solve.rules)}
         given |= {"solve.method": self.solve.method} | {f"methods.{name}": name for name in self.methods}
         for place, name in given.items():
             if name is not None and name not in known:
                 raise misplaced(place, unknown("method", name, known))
+        check_effects(self.solve)
+        check_amounts(self.solve)
         return self
 
 

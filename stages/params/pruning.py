@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from stages.errors import unknown
 from stages.linalg.masks import groups_of
 from stages.models.roles import ROLES
+from stages.params.amounts import amount_of
 from stages.params.base import Fraction, Positive, Section
 from stages.params.faults import misplaced
 from stages.params.ranges import Numbers
@@ -63,7 +64,8 @@ class Solve(Section):
     """Which method prunes, how much, in which pattern."""
 
     method: str
-    sparsity: Fraction
+    sparsity: Fraction | None = None
+    """None: what an N:M pattern removes."""
     pattern: Pattern = "unstructured"
     scope: Scope = "auto"
     inputs: Literal["dense", "pruned"] = "pruned"
@@ -98,9 +100,10 @@ class Solve(Section):
     def _settings_where_they_are_tracked(self) -> Solve:
         for i, rule in enumerate(self.rules):
             if rule.method not in (None, self.method) and rule.settings is None:
-                raise ValueError(
-                    f"rules[{i}] uses {rule.method}, whose settings must stand in the rule itself: add "
-                    "`settings: {}` (methods.<name> is read, and tracked by DVC, for solve.method only)"
+                raise misplaced(
+                    f"rules[{i}]",
+                    f"it uses {rule.method}, whose settings must stand in the rule itself: add `settings: {{}}` "
+                    "(methods.<name> is read, and tracked by DVC, for solve.method only)",
                 )
         return self
 
@@ -113,6 +116,11 @@ class Solve(Section):
                         f"{name}: {value} needs the pruned model's inputs: set inputs to pruned, or {name} to {only}"
                     )
         return self
+
+    @property
+    def amount(self) -> float:
+        """Fraction removed where no rule says otherwise: `sparsity`, or what the N:M pattern removes."""
+        return amount_of(self, Rule())[0]
 
     @property
     def ordered(self) -> bool:

@@ -109,12 +109,12 @@ def test_a_changed_sparsity_reruns_from_solve_and_the_old_result_is_restored(pro
 
 def test_a_failure_is_one_line_and_the_last_good_outputs_come_back(project):
     before = bytes_of(project, "solution")
-    project.change(solve={"pattern": "2:5"})
+    project.change(solve={"pattern": "2:5", "sparsity": None})
     output = project.sh("dvc", "repro", code=255)
     assert "solve: error: solve.pattern: 2:5 does not divide the 576 inputs of" in output
     assert "Traceback" not in output
     assert bytes_of(project, "solution") == before
-    project.change(solve={"pattern": "unstructured"})
+    project.change(solve={"pattern": "unstructured", "sparsity": 0.5})
     assert project.repro() == []
 
 

@@ -13,7 +13,7 @@ from stages.linalg.masks import removed_count
 @pytest.mark.parametrize("sparsity", [0.0, 0.001, 0.5, 0.7777, 1.0])
 def test_counts_add_up_to_the_exact_total(sparsity):
     weights = [7, 1000, 333, 12345]
-    kept = exact_counts([0.0, 1.0, 0.5, 0.3], weights, sparsity)
+    kept = exact_counts([0.0, 1.0, 0.5, 0.3], weights, sparsity, 1.0)
     assert sum(kept) == sum(weights) - removed_count(sum(weights), sparsity)
     assert all(0 <= one <= count for one, count in zip(kept, weights, strict=True))
 
@@ -24,6 +24,29 @@ def test_blocks_with_more_outliers_lose_less_within_the_spread():
     assert found[0] - found[1] == pytest.approx(0.16)
     assert (found[0] + found[1] + 2 * found[2]) / 4 == pytest.approx(0.6)
     assert by_outliers([0.02, 0.02], [1, 9], 0.6, 0.08) == [0.6, 0.6]
+
+
+@pytest.mark.parametrize("sparsity", [0.02, 0.3, 0.6, 0.99])
+@pytest.mark.parametrize("ratios", [[0.9] + 29 * [0.01], [0.0] + 29 * [0.5], [0.1 * one for one in range(30)]])
+def test_one_block_unlike_the_others_stays_within_the_spread(ratios, sparsity):
+    """OWL's own centring would take a single block of outliers nearly twice the spread from the mean."""
+    weights = [100 + 7 * one for one in range(30)]
+    found = by_outliers(ratios, weights, sparsity, 0.08)
+    assert all(abs(one - sparsity) <= 0.08 + 1e-12 and 0 <= one <= 1 for one in found)
+    up, down = (max(found) - sparsity) / min(0.08, 1 - sparsity), (sparsity - min(found)) / min(0.08, sparsity)
+    assert 0.8 < max(up, down) < 1 + 1e-9
+    mean = sum(one * weight for one, weight in zip(found, weights, strict=True)) / sum(weights)
+    assert mean == pytest.approx(sparsity, abs=1e-12)
+    assert [found[0] < found[1], found[0] > found[1]] == [ratios[0] > ratios[1], ratios[0] < ratios[1]]
+
+
+@pytest.mark.parametrize("sparsities", [[0.9, 0.9, 0.9], [0.42, 0.42, 0.42], [0.58, 0.58, 0.58]])
+def test_counts_stay_within_the_spread_to_the_next_whole_number(sparsities):
+    weights = [7, 1000, 333]
+    kept = exact_counts(sparsities, weights, 0.5, 0.08)
+    assert sum(kept) == sum(weights) - removed_count(sum(weights), 0.5)
+    assert all(abs(count - one - 0.5 * count) <= 0.08 * count + 1 for one, count in zip(kept, weights, strict=True))
+    assert exact_counts([], [], 0.5, 0.08) == []
 
 
 def test_outliers_are_scores_far_above_the_mean():
@@ -64,6 +87,25 @@ def test_the_pipeline_gives_each_linear_its_own_count(allocation, method, worksp
     assert len({round(row["sparsity"], 3) for row in shared}) > 1
     assert all(abs(row["sparsity"] - 0.5) < 0.081 for row in shared)
     assert {round(row["sparsity"], 2) for row in rows if row["block"] == 2} == {0.1}
+
+
+@pytest.mark.parametrize("allocation", ["owl", "error"])
+def test_a_rule_that_asks_for_the_common_sparsity_gets_it(allocation, workspace):
+    w = workspace(solve={"allocation": allocation, "rules": [{"blocks": [1], "sparsity": 0.5}]})
+    w.run("extract", "statistics", "solve")
+    rows = read_table(w.folder / "data/solution/linears.parquet")
+    assert {row["sparsity"] for row in rows if row["block"] == 1} == {0.5}
+    assert len({row["sparsity"] for row in rows if row["block"] != 1}) > 1
+
+
+@pytest.mark.parametrize("allocation", ["owl", "error"])
+def test_nothing_left_to_allocate_is_told(allocation, workspace):
+    rules = [{"roles": "attention", "sparsity": 0.5}, {"roles": "mlp", "pattern": "2:4"}]
+    w = workspace(solve={"allocation": allocation, "rules": rules})
+    w.run("extract", "statistics")
+    code, line = w.fail("solve")
+    assert code == 2
+    assert f"solve.allocation: {allocation} has nothing to share out: every linear has a sparsity" in line
 
 
 def test_rows_that_do_not_compete_are_refused(workspace):

@@ -92,7 +92,7 @@ def test_a_wrong_parameter_is_named_in_one_line(sections, told, tmp_path, monkey
     ("sections", "told"),
     [
         (
-            {"solve": {"pattern": "2:5"}},
+            {"solve": {"pattern": "2:5", "sparsity": None}},
             "solve.pattern: 2:5 does not divide the 32 inputs of model.layers.0.self_attn.q",
         ),
         ({"solve": {"method": "wanda", "scope": "model"}}, "solve.scope: wanda works in row, linear, got model"),

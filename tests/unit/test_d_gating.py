@@ -252,7 +252,6 @@ def test_settings_out_of_range_are_told(settings, told):
         ({}, {"sparsity": 0.0, "rules": [{"sparsity": 0.0}]}, "d_gating has nothing to gate"),
         ({}, {"sparsity": 0.9, "rules": [{"roles": ["mlp"], "sparsity": 0.0}]}, "solve.sparsity: 0.9"),
         ({}, {"rules": [{"blocks": [3, 4], "sparsity": 0.0}]}, "solve.rules[0].blocks: the model has 3 blocks: "),
-        ({}, {"pattern": "2:4"}, "solve.pattern: d_gating removes whole heads and channels"),
         ({"learning_rate": 1e30}, {}, "not finite"),
     ],
 )

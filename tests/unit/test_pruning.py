@@ -198,7 +198,8 @@ def test_refits_lower_the_error_of_every_mask_and_leave_the_mask(method, workspa
     w = workspace(solve={"method": method, "inputs": "dense"})
     w.run(*BEFORE)
     for refit in ("none", "cg", "exact"):
-        w.change(solve={"method": method, "inputs": "dense", "refit": refit, "refit_steps": 60})
+        steps = {"refit_steps": 60} if refit == "cg" else {}
+        w.change(solve={"method": method, "inputs": "dense", "refit": refit, **steps})
         w.run("solve", "assemble")
         rows = table(w)
         errors[refit] = [row["relative_error"] for row in rows.values()]

@@ -280,7 +280,8 @@ def test_what_makes_up_for_units_lowers_the_measured_error_as_it_should(architec
     w.run(*BEFORE)
     errors, shares = {}, {}
     for kind in ("none", "bias", "weights", "affine"):
-        units = {"compensation": kind, "damping": 0.0, "allocation": "uniform"}
+        inverts = {"damping": 0.0} if kind in ("weights", "affine") else {}
+        units = {"compensation": kind, "allocation": "uniform", **inverts}
         w.change(solve={"method": "flap", "sparsity": 0.3, "inputs": "dense", "units": units})
         w.run("solve")
         found, rows, tokens = Found(w), table(w), calibration_windows(w)
@@ -369,8 +370,8 @@ def test_rules_protect_heads_or_channels_of_some_blocks_and_the_rest_makes_up_fo
     rules = [
         {"roles": ["attention"], "blocks": [0, 1], "sparsity": 0.0},
         {"roles": ["mlp"], "blocks": [2], "sparsity": 0.25},
-        {"blocks": [0], "sparsity": 0.0},
         {"roles": ["mlp"], "blocks": 1},
+        {"blocks": [0], "sparsity": 0.0},
     ]
     w = workspace(solve={"method": method, "sparsity": 0.15, "rules": rules})
     w.run(*BEFORE, "solve")

@@ -40,7 +40,7 @@ def test_a_scalar_is_what_yaml_1_2_and_dvc_say(text, value, tmp_path):
     [
         ("solve.pattern=2:4", ("pattern",), "2:4"),
         ("solve.pattern='2:4'", ("pattern",), "2:4"),
-        ("solve.refit_ridge=1e-3", ("refit_ridge",), 0.001),
+        ("solve.correction=1e-3", ("correction",), 0.001),
         ("solve.correction_ridges=[1e-2,1]", ("correction_ridges",), (0.01, 1.0)),
         ("solve.correction=.5", ("correction",), 0.5),
         ("solve.method=wanda", ("method",), "wanda"),

@@ -1,0 +1,111 @@
+"""Settings that could have no effect beside the others are refused: a value is honoured, or an error, never ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stages import methods
+from stages.linalg.masks import groups_of
+from stages.params.base import Section
+from stages.params.faults import misplaced
+from stages.params.pruning import Rule, Solve
+
+WEIGHTS = ("pattern", "scope", "refit", "refit_steps", "refit_ridge", "allocation", "allocation_spread",
+           "allocation_outlier")  # fmt: skip
+"""Settings of solve for methods that prune single weights."""
+WALK = ("inputs", "walk", "target", "correction", "correction_ridges")
+RULE = ("method", "pattern", "scope", "refit", "settings")
+"""Settings of a rule for methods that prune single weights."""
+
+
+def check_effects(solve: Solve) -> None:
+    """Raise a fault for the first setting of solve or of a rule that can change nothing."""
+    room = methods.room_of(solve.method)
+    if room == "rotations":
+        slices = f"{solve.method} slices all blocks to one width, each on what the sliced ones before it give"
+        _only_defaults(solve, (*WEIGHTS, *WALK, "rules", "units"), slices, "")
+    elif room in methods.UNIT_ROOMS:
+        _check_units(solve)
+    else:
+        _check_weights(solve)
+    _check_walk(solve)
+
+
+def _check_units(solve: Solve) -> None:
+    removes = f"{solve.method} removes whole heads and channels"
+    _only_defaults(solve, WEIGHTS, removes, "; see solve.units for what it knows")
+    for number, rule in enumerate(solve.rules):
+        for name in RULE:
+            if getattr(rule, name) is not None:
+                raise misplaced(
+                    f"solve.rules[{number}].{name}",
+                    f"with {solve.method} a rule gives roles (attention, mlp), blocks and sparsity, got {name}: "
+                    f"{getattr(rule, name)!r}: take it out",
+                )
+    units = solve.units
+    if units.compensation in ("none", "bias"):
+        _only_defaults(units, ["damping"], f"compensation: {units.compensation} inverts nothing", "", "solve.units")
+    if solve.inputs == "dense":
+        _only_defaults(units, ["choice", "corrected"], "solve.inputs is dense", "", "solve.units")
+    if solve.target == "dense":
+        _only_defaults(units, ["corrected"], "solve.target is dense", "", "solve.units")
+
+
+def _check_weights(solve: Solve) -> None:
+    _only_defaults(
+        solve.units, type(solve.units).model_fields, f"{solve.method} removes single weights", "", "solve.units"
+    )
+    for number, rule in enumerate(solve.rules):
+        _check_rule(solve, number, rule)
+    everyone = [Rule(), *solve.rules]
+    layerwise = [rule for rule in everyone if methods.room_of(rule.method or solve.method) == "solvers"]
+    if not any(rule.refit is None for rule in layerwise):
+        _only_defaults(solve, ["refit"], f"no refit follows {solve.method}", "")
+    refits = {rule.refit or solve.refit for rule in layerwise}
+    if refits == {"none"}:
+        _only_defaults(solve, ["refit_steps", "refit_ridge"], "refit is none", "; set refit to cg, or take it out")
+    elif "cg" not in refits:
+        _only_defaults(solve, ["refit_steps"], "refit is exact, which takes no steps", "")
+    if all(groups_of(rule.pattern or solve.pattern) or rule.scope for rule in everyone):
+        _only_defaults(solve, ["scope"], f"weights compete within the groups of {solve.pattern}", "")
+    if groups_of(solve.pattern):
+        _only_defaults(solve, ["allocation"], f"pattern {solve.pattern} settles what every linear loses", "")
+    if solve.allocation == "uniform":
+        _only_defaults(solve, ["allocation_spread"], "allocation is uniform", "; set allocation, or take it out")
+    if solve.allocation != "owl":
+        _only_defaults(solve, ["allocation_outlier"], f"allocation is {solve.allocation}", "; set it to owl")
+
+
+def _check_rule(solve: Solve, number: int, rule: Rule) -> None:
+    place, method = f"solve.rules[{number}]", rule.method or solve.method
+    asked = [name for name in (*RULE, "sparsity") if getattr(rule, name) is not None]
+    if not asked and number == len(solve.rules) - 1:
+        raise misplaced(place, "it gives roles and blocks alone: add, say, `sparsity: 0`, or take it out")
+    if rule.sparsity == 0:
+        idle = [name for name in asked if name not in ("sparsity", "pattern")]
+        if idle:
+            raise misplaced(f"{place}.{idle[0]}", "a rule with sparsity 0 prunes nothing: take it out, or the sparsity")
+    if rule.refit is not None and methods.room_of(method) == "attention":
+        raise misplaced(f"{place}.refit", f"{method} is not followed by a refit, got {rule.refit}: take it out")
+    if rule.scope is not None and groups_of(rule.pattern or solve.pattern):
+        pattern = rule.pattern or solve.pattern
+        raise misplaced(f"{place}.scope", f"weights compete in the groups of {pattern}, got {rule.scope}: take it out")
+
+
+def _check_walk(solve: Solve) -> None:
+    reason = "solve.inputs is dense" if solve.inputs == "dense" else "solve.target is dense"
+    if "dense" in (solve.inputs, solve.target):
+        _only_defaults(solve, ["correction", "correction_ridges"], f"{reason}, so nothing is corrected", "")
+
+
+def _only_defaults(section: Section, names: Iterable[str], why: str, advice: str, place: str = "solve") -> None:
+    """Raise a fault for the first of `names` whose value is not the default, which could change nothing."""
+    for name in names:
+        value, plain = getattr(section, name), type(section).model_fields[name].get_default(call_default_factory=True)
+        if value != plain:
+            raise misplaced(f"{place}.{name}", f"{why}: expected {_shown(plain)}, got {_shown(value)}{advice}")
+
+
+def _shown(value: Any) -> str:
+    return str(list(value) or "none") if isinstance(value, tuple) else str(value)
