@@ -89,6 +89,11 @@ def existing(path: Path) -> Path:
     return next(one for one in (path, *path.parents) if one.exists())
 
 
+def sized(count: float) -> str:
+    """A number of bytes as a person reads it."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
+
+
 def _disk_described(error: BaseException) -> str | None:
     """What is wrong with the disk that a file was on; None if nothing is."""
     number = error.errno if isinstance(error, OSError) else None
@@ -97,7 +102,7 @@ def _disk_described(error: BaseException) -> str | None:
     if number in (errno.ENOSPC, errno.EDQUOT) or _says(error, NO_ROOM):
         folder = existing(path.parent) if path else Path.cwd()
         what = "the disk quota is used up" if number == errno.EDQUOT else "the disk is full"
-        free = f"{shutil.disk_usage(folder).free / 1e9:.2f} GB free in {folder}"
+        free = f"{sized(shutil.disk_usage(folder).free)} free in {folder}"
         return (
             f"{what}: {path or 'a file'} could not be written ({free}): free some there (`make clean-store` forgets "
             "the finished blocks in .cache/blocks), then run again"

@@ -29,7 +29,7 @@ from stages.blocks import runner_of
 from stages.blocks.contract import BlockRunner, Done
 from stages.blocks.plain import PlainRunner
 from stages.errors import ParameterError, SecateurError
-from stages.failures import existing, failed
+from stages.failures import existing, failed, sized
 from stages.memory import peak_memory_mb
 from stages.places import COSTS
 
@@ -155,6 +155,5 @@ def need_disk(place: Path, needed: float, what: str, advice: str) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise SecateurError(
-            f"the disk is too small for {what}: expected {needed / 1e9:.2f} GB free in {folder}, got {free / 1e9:.2f}: "
-            f"{advice}"
+            f"the disk is too small for {what}: expected {sized(needed)} free in {folder}, got {sized(free)}: {advice}"
         )

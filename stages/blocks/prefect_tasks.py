@@ -8,7 +8,6 @@ not what its hash says is no result: the block's task runs again.
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,9 @@ from typing import Any, Literal
 
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+# These tell a run's error with its traceback, in Dask's workers too: here it is raised, wherever the task ran.
+os.environ.setdefault("PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL", "CRITICAL")
+os.environ.setdefault("PREFECT_LOGGING_LOGGERS_PREFECT_FLOW_RUNS_LEVEL", "CRITICAL")
 
 from prefect import flow, task
 from prefect.serializers import Serializer
@@ -56,8 +58,6 @@ class PrefectRunner:
 
     def run(self, name: str, main: Callable[[], None]) -> None:
         """Run a stage's main function as a flow; its own error comes out, not Prefect's account of it."""
-        for logger in ("prefect.task_runs", "prefect.flow_runs"):
-            logging.getLogger(logger).setLevel(logging.CRITICAL)
         told: list[Exception] = []
 
         def stage() -> Any:

@@ -13,7 +13,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from stages.artifacts.manifest import sha256_of, write_manifest
+from stages.artifacts.manifest import read_manifest, sha256_of, write_manifest
+from stages.tensorfile import read_tensors, write_tensors
 from tests.flows.conftest import ROOT, wait_for
 from tests.unit.tiny import VOCABULARY, save_tokens, write_params
 
@@ -52,6 +53,9 @@ class Folder:
         process = self.start(stage, environment or self.plain)
         output = process.communicate(timeout=180)[0]
         assert process.returncode == 0, output[-4000:]
+        assert not any(noise in output for noise in ("distributed", "tcp://", "Traceback", "CommClosed")), output[
+            -4000:
+        ]
         return json.loads((self.folder / f"metrics/cost/{stage}.json").read_text())["blocks_made"]
 
     def bytes_of(self, output):
@@ -128,6 +132,23 @@ def test_prefect_shows_every_block_and_repeats_only_what_is_missing_or_corrupt(p
     assert place.run("solve", place.server) == 2
     assert place.bytes_of("solution") == first
     assert place.run("solve") == 0  # without the server: the same store
+
+
+def test_a_block_that_fails_is_one_line_where_prefect_runs_it(place):
+    path = place.folder / "data/statistics/block_001.safetensors"
+    good, manifest = path.read_bytes(), read_manifest(path.parent)
+    try:
+        path.unlink()
+        write_tensors(path, read_tensors(path.with_name("block_000.safetensors")))  # without what they are called
+        write_manifest(path.parent, {name: value for name, value in manifest.items() if name != "files"})
+        process = place.start("solve", place.server)
+        lines = process.communicate(timeout=120)[0].splitlines()
+    finally:
+        path.write_bytes(good)
+        write_manifest(path.parent, {name: value for name, value in manifest.items() if name != "files"})
+    assert process.returncode == 2
+    assert lines[-1].startswith("solve: error: block 1: KeyError: 'groups' (stages/workspace.py, line ")
+    assert not any("Traceback" in line for line in lines)
 
 
 def test_a_killed_evaluation_goes_on_from_its_windows(place):

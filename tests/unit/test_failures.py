@@ -19,7 +19,7 @@ import torch
 from stages import assemble, extract, failures, places, runner, sliced_checkpoint, solve, statistics
 from stages.artifacts.atomic import final_names, replacing_file, replacing_folder
 from stages.artifacts.manifest import read_json
-from stages.blocks.contract import Block, perform
+from stages.blocks.contract import Block, Place, attempt_at, perform
 from stages.errors import ArtifactError
 from stages.failures import BlockError, described
 from stages.runner import run_stage
@@ -120,6 +120,14 @@ def test_a_block_s_error_crosses_processes_whole(tmp_path, monkeypatch):
     told = pickle.loads(pickle.dumps(caught.value))
     assert str(told).startswith("block 3: ZeroDivisionError: by 0 (")
     assert "raise error" in told.trace
+
+
+def test_a_worker_of_dask_gives_its_error_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ended = attempt_at(Place.here(), Block("solve", 3, "key"), raising(ArtifactError("data/x is corrupt")))
+    assert isinstance(ended, ArtifactError)
+    ended = attempt_at(Place.here(), Block("evaluate", 3, "key"), raising(ZeroDivisionError("by 0")))
+    assert str(ended).startswith("group of windows 3: ZeroDivisionError: by 0 (")
 
 
 def test_only_the_newest_logs_are_kept(tmp_path, monkeypatch, capsys):
