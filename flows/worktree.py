@@ -42,7 +42,7 @@ def overridden(folder: Path, overrides: Sequence[str]) -> Iterator[Path]:
         (folder / SHARED).mkdir(exist_ok=True)
         (path / SHARED).symlink_to(folder / SHARED, target_is_directory=True)
         _configure(folder, path)
-        repro.call(path, "checkout", "--quiet", "--allow-missing")
+        repro.call(path, "checkout", "--allow-missing")
         yield path
     finally:
         _remove_all(folder)
@@ -63,9 +63,11 @@ def _copy_changes(folder: Path, path: Path) -> None:
     for name in filter(None, changed.split("\0")):
         source, target = folder / name, path / name
         target.unlink(missing_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
+        elif source.is_symlink():  # to a folder
+            target.symlink_to(source.resolve(), target_is_directory=True)
 
 
 def _configure(folder: Path, path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from stages.yamlfile import read_yaml, yaml_text
-
-ROOT = Path(__file__).parents[2]
+from stages.yamlfile import yaml_text
+from tests.committed import ROOT, Project, outcomes_in
 
 STAGE = """
 import json, pathlib, sys, time
@@ -48,11 +47,12 @@ json.dump({"seconds": 1.5}, open("metrics/cost/solve.json", "w"))
 """
 
 
-class Toy:
+class Toy(Project):
     """A project of three stages: extract, solve (needs extract), report (writes metrics)."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self.folder, self.environment = folder, environment
+        super().__init__(folder, environment)
+        self.environment["PYTHONPATH"] = str(ROOT)
         (folder / "data").mkdir()
         self.runs = folder.parent / f"{folder.name}.log"
         (folder / "stage.py").write_text(STAGE)
@@ -70,45 +70,15 @@ class Toy:
         }  # fmt: skip
         (folder / "dvc.yaml").write_text(yaml_text({"stages": stages}))
         (folder / ".gitignore").write_text(".cache/\n/sweeps\n/data/*.started\n")
+        (folder / "params.yaml").write_text("{}\n")
         self.change(extract={"value": 1, "log": str(self.runs)}, solve={"value": 0.5, "log": str(self.runs)})
         self.sh("git", "init", "--quiet")
         self.sh("dvc", "init", "--quiet")
-        self.sh("git", "add", "-A")
-        self.sh("git", "commit", "--quiet", "-m", "toy")
-
-    def change(self, **sections: dict[str, Any]) -> None:
-        """Lay `sections` over params.yaml."""
-        path = self.folder / "params.yaml"
-        values = read_yaml(path) if path.exists() else {}
-        for name, section in sections.items():
-            values[name] = values.get(name, {}) | section
-        path.write_text(yaml_text(values))
-
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env={**self.environment, "PWD": str(self.folder)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
-        )
-
-    def sh(self, *command: str, code: int = 0) -> str:
-        """Output of a command, which must end with this exit code."""
-        process = self.start(*command)
-        output = process.communicate(timeout=180)[0]
-        assert process.returncode == code, f"{' '.join(command)} gave {process.returncode}:\n{output[-4000:]}"
-        return output
-
-    def flow(self, module: str, *arguments: str, code: int = 0) -> str:
-        return self.sh(sys.executable, "-m", f"flows.{module}", *arguments, code=code)
+        self.commit("toy")
 
     def outcomes(self, *arguments: str) -> dict[str, str]:
         """The outcome of each stage of a run of the pipeline."""
-        lines = [line.split() for line in self.flow("pipeline", *arguments).splitlines()]
-        return {line[0]: line[1] for line in lines if len(line) == 4 and line[3] == "s"}
+        return outcomes_in(self.flow("pipeline", *arguments))
 
     def ran(self) -> list[str]:
         """Stages that ran since this was asked last, in order."""
@@ -161,6 +131,21 @@ def answers(url: str) -> bool:
             return True
     except (urllib.error.URLError, OSError):
         return False
+
+
+def asked(project: Project, path: str, body: dict[str, Any]) -> Any:
+    """What the project's Prefect server answers."""
+    request = urllib.request.Request(
+        project.environment["PREFECT_API_URL"] + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def runs_of(project: Project, name: str) -> list[tuple[str, bool]]:
+    """State of the runs of the deployment with this name, and whether its schedule made them."""
+    found = asked(project, "/flow_runs/filter", {"deployments": {"name": {"any_": [name]}}})
+    return [(run["state_type"], run["auto_scheduled"]) for run in found]
 
 
 def wait_for(condition, seconds: float) -> None:

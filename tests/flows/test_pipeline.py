@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from dvc.repo import Repo
 
 from flows import repro
-from flows.errors import NetworkFailed, StageFailed
+from flows.errors import FlowError, NetworkFailed, StageFailed
 from flows.graph import read_graph
 from flows.pipeline import _could_not_reach_the_network
-from flows.worktree import name_of
+from flows.worktree import name_of, overridden
 from stages.yamlfile import read_yaml
 from tests.flows.conftest import wait_for
 
@@ -69,21 +70,51 @@ def test_only_the_network_is_tried_again(toy):
             assert _could_not_reach_the_network(None, None, State()) == (kind is NetworkFailed)
 
 
-def test_overrides_run_beside_the_workspace_and_are_kept_as_an_experiment(toy):
+def test_overrides_run_beside_the_workspace_with_what_is_not_committed(toy):
     toy.outcomes()
     toy.ran()
     before = (toy.folder / "params.yaml").read_bytes(), (toy.folder / "dvc.lock").read_bytes()
     (toy.folder / "metrics.py").write_text((toy.folder / "metrics.py").read_text() + "# not committed\n")
+    killed = ".dvc/tmp/worktrees/killed"
+    toy.sh("git", "worktree", "add", "--detach", killed)
+    toy.sh("git", "checkout", "--quiet", "--detach")
     assert toy.outcomes("solve.value=0.25") == {"extract": "Skipped", "solve": "Ran", "report": "Ran"}
     assert ((toy.folder / "params.yaml").read_bytes(), (toy.folder / "dvc.lock").read_bytes()) == before
     assert toy.ran() == ["solve"]
     assert json.loads((toy.folder / "data/solve.json").read_text())["value"] == 0.5
     assert name_of(["solve.value=0.25"]) in toy.sh("dvc", "exp", "show", "--csv")
+    for refused in (["solve.valeu=0.25"], ["solve.value"], ["solve.value=1", "--stage", "solve"]):
+        told = toy.flow("pipeline", *refused, code=1)
+        assert "Traceback" not in told
+        expected = ("params.yaml: ", "--stage: expected none beside solve.value=1")
+        assert any(line.startswith(expected) for line in told.splitlines()), told
+    assert not (toy.folder / killed).exists()
     assert len(toy.sh("git", "worktree", "list").splitlines()) == 1
-    output = toy.flow("pipeline", "solve.valeu=0.25", code=1)
-    assert any(line.startswith("params.yaml: ") and "valeu" in line for line in output.splitlines())
-    assert "Traceback" not in output
-    assert len(toy.sh("git", "worktree", "list").splitlines()) == 1
+
+
+SETTINGS = """\
+[cache]
+    dir = ../../shared cache
+['remote "kept"']
+    url = ../../kept
+"""
+
+
+def test_a_worktree_has_the_projects_settings_of_dvc_its_cache_and_its_links(toy, tmp_path):
+    settings = toy.folder / ".dvc/config.local"
+    settings.write_text(SETTINGS)
+    settings.chmod(0o600)
+    (tmp_path / "shared cache").mkdir()
+    (toy.folder / "linked").symlink_to("../shared cache")
+    with overridden(toy.folder, ["solve.value=1"]) as path:
+        with Repo(str(path)) as repo:
+            assert repo.cache.local_cache_dir == str(tmp_path / "shared cache")
+            assert repo.config["remote"]["kept"]["url"] == str(tmp_path / "kept")
+        assert (path / ".dvc/config.local").stat().st_mode & 0o777 == 0o600
+        assert (path / "linked").resolve() == tmp_path / "shared cache"
+    settings.write_text("[cache\n")
+    with pytest.raises(FlowError, match=r"\.dvc: "), overridden(toy.folder, ["solve.value=1"]):
+        pass
 
 
 def started(toy):

@@ -1,50 +1,24 @@
-"""A sweep runs what is shared once and goes on where it was stopped; a schedule makes runs of its own."""
+"""Sweeps and schedules: what they refuse, what a failure leaves, which values they take."""
 
 from __future__ import annotations
 
+import argparse
 import csv
-import json
-import sys
-import urllib.request
 
-from tests.flows.conftest import wait_for
+import pytest
 
-LISTS = ("--list", "extract.value=1,2", "--sparsity", "0.3,0.6")
-
-
-def with_sparsity(toy):
-    """The toy's solve.value is read from solve.sparsity, which the leaderboard draws."""
-    toy.change(solve={"sparsity": 0.5})
-    text = (toy.folder / "stage.py").read_text()
-    (toy.folder / "stage.py").write_text(text.replace('params["value"]', 'params.get("sparsity", params["value"])'))
-    toy.sh("git", "commit", "--quiet", "-am", "sparsity")
+from flows.errors import FlowError
+from flows.leaderboard import Entry, write_leaderboard
+from flows.serve import check_schedule
+from flows.sweep import lists_of, written
+from flows.worktree import name_of
 
 
-def test_a_sweep_runs_shared_stages_once_and_ends_in_a_leaderboard(toy):
-    with_sparsity(toy)
-    toy.outcomes()
-    toy.ran()
-    output = toy.flow("sweep", *LISTS)
-    assert sorted(toy.ran()) == ["extract", "solve", "solve", "solve", "solve"]  # extract.value=1 was there
-    rows = list(csv.DictReader(next(toy.folder.glob("sweeps/*/leaderboard.csv")).open()))
-    assert [(row["sparsity"], float(row["perplexity"])) for row in rows] == [
-        ("0.3", 50.0), ("0.3", 50.0), ("0.6", 80.0), ("0.6", 80.0),
-    ]  # fmt: skip
-    assert {row["dense"] for row in rows} == {"20.0"}
-    assert "| sparsity |" in output
-    page = next(toy.folder.glob("sweeps/*/leaderboard.html")).read_text()
-    assert "<svg" in page
-    assert "dense" in page
-    shown = toy.sh("dvc", "exp", "show", "--csv")
-    assert all(row["experiment"] in shown for row in rows)
-    toy.flow("sweep", *LISTS)
-    assert toy.ran() == []
-
-
-def test_a_failed_combination_is_told_and_the_others_are_run(toy):
+def test_a_failed_combination_is_told_and_what_is_shared_runs_once(toy):
     toy.change(solve={"fails": False})
     output = toy.flow("sweep", "--list", "solve.fails=true,false", code=1)
     assert "1 of 2 runs failed" in output
+    assert sorted(toy.ran()) == ["extract", "solve", "solve"]
     rows = list(csv.DictReader(next(toy.folder.glob("sweeps/*/leaderboard.csv")).open()))
     assert [row["perplexity"] for row in rows] == ["70.0", "failed"]
     assert "expected false, got true" in rows[1]["experiment"]
@@ -54,46 +28,66 @@ def test_a_sweep_of_nothing_is_refused(toy):
     assert "expected at least one parameter with values" in toy.flow("sweep", code=1)
 
 
-def runs(toy, name):
-    """State and origin of the runs of the deployment with this name."""
-
-    def post(path, body):
-        request = urllib.request.Request(
-            toy.environment["PREFECT_API_URL"] + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.load(answer)
-
-    body = {"deployments": {"name": {"any_": [name]}}}
-    return [(run["state_type"], run["auto_scheduled"]) for run in post("/flow_runs/filter", body)]
-
-
-def test_a_scheduled_run_comes_by_itself_and_completes(toy):
-    process = toy.start(sys.executable, "-m", "flows.serve", "--interval", "10", "--name", "often", "solve.value=0.8")
-    try:
-        wait_for(lambda: ("COMPLETED", True) in runs(toy, "often"), 120)
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-    assert "value-0.8" in toy.sh("dvc", "exp", "show", "--csv")
-
-
-def test_a_schedule_without_a_server_is_refused(toy):
+def test_a_server_that_does_not_answer_is_told_in_a_line(toy):
     toy.environment = {**toy.environment, "PREFECT_API_URL": "http://127.0.0.1:9/api"}
-    output = toy.flow("serve", "--cron", "0 2 * * *", code=1)
-    assert "no Prefect server answers at http://127.0.0.1:9/api" in output
-    assert "Traceback" not in output
+    for command in (("serve", "--cron", "0 2 * * *"), ("pipeline",)):
+        output = toy.flow(*command, code=1)
+        assert output.startswith("PREFECT_API_URL: no Prefect server answers at http://127.0.0.1:9/api"), output
+        assert len(output.splitlines()) == 1
 
 
-def test_prefect_yaml_deploys_and_a_worker_runs_it(toy):
-    from tests.flows.conftest import ROOT
+def lists(*given):
+    return lists_of(argparse.Namespace(method=None, sparsity="0.3,0.5", list=list(given)))
 
-    (toy.folder / "prefect.yaml").write_text((ROOT / "prefect.yaml").read_text())
-    (toy.folder / "flows").symlink_to(ROOT / "flows")
-    prefect = [sys.executable, "-m", "prefect"]
-    toy.sh(*prefect, "work-pool", "create", "local", "--type", "process")
-    toy.sh(*prefect, "--no-prompt", "deploy", "--all")
-    toy.sh(*prefect, "deployment", "run", "pipeline/nightly")
-    output = toy.sh(*prefect, "worker", "start", "--pool", "local", "--run-once", "--type", "process")
-    assert ("COMPLETED", False) in runs(toy, "nightly"), output
-    assert json.loads((toy.folder / "data/solve.json").read_text())["value"] == 0.5
+
+def test_lists_are_read_as_hydra_reads_overrides():
+    assert lists() == {"solve.sparsity": ["0.3", "0.5"]}
+    assert lists("a=[0.1,0.2],[1]", "b=2:4,4:8", "c='x,y',null") == {
+        "solve.sparsity": ["0.3", "0.5"],
+        "a": ["[0.1,0.2]", "[1]"],
+        "b": ["2:4", "4:8"],
+        "c": ["'x,y'", "null"],
+    }
+    assert [written(value) for value in (None, True, 0.5, {"roles": ["mlp"]})] == [
+        "null",
+        "True",
+        "0.5",
+        "{roles:[mlp]}",
+    ]
+
+
+@pytest.mark.parametrize("given", [["a"], ["a=1,"], ["a=interval(1,4)"], ["a=1", "a=2"], ["solve.sparsity=0.7"]])
+def test_lists_that_are_none_are_refused(given):
+    with pytest.raises(FlowError, match=r"^sweep: .*expected|given twice"):
+        lists(*given)
+
+
+@pytest.mark.parametrize(("cron", "interval"), [("0 2 * * *", None), ("@daily", None), (None, "60")])
+def test_schedules_are_taken(cron, interval):
+    assert check_schedule(cron, interval) in ({"cron": cron}, {"interval": 60.0})
+
+
+@pytest.mark.parametrize(
+    ("cron", "interval"),
+    [("nightly", None), ("", None), ("61 * * * *", None), *((None, bad) for bad in ("0", "-3", "often", "nan", "inf"))],
+)
+def test_what_is_no_schedule_is_refused_with_what_was_expected(cron, interval):
+    option = "--cron: expected five fields" if interval is None else "--interval: expected seconds"
+    with pytest.raises(FlowError, match=option):
+        check_schedule(cron, interval)
+
+
+def test_names_of_runs_are_git_references():
+    name = name_of(["fetch.model.path=../my models/x", "solve.rules=[{blocks:[0],sparsity:0}]"])
+    assert ".." not in name
+    assert not set(name) & set(" ~^:?*[\\{}/")
+
+
+def test_a_leaderboard_of_values_that_are_no_numbers(tmp_path):
+    found = {model: {"perplexity": {"value": 20.0}} for model in ("dense", "pruned")}
+    entries = [
+        Entry({"solve.sparsity": value}, "name", found, {"solve": {"seconds": 1.0}}) for value in ("null", "0.5")
+    ]
+    write_leaderboard(tmp_path, ("solve.sparsity",), entries)
+    assert "| null | 20.0 |" in (tmp_path / "leaderboard.md").read_text()
+    assert "<svg" in (tmp_path / "leaderboard.html").read_text()

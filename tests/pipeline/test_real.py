@@ -16,10 +16,9 @@ import pytest
 
 from stages.artifacts.manifest import sha256_of
 from stages.yamlfile import read_yaml
+from tests.committed import FROM_SOLVE
 
 pytestmark = pytest.mark.pipeline
-FROM_SOLVE = ["solve", "assemble", "compare_attention", "measure_speed", "evaluate", "report"]
-"""What follows from solve; stages that do not need each other run in an order of DVC's."""
 
 
 @pytest.fixture(autouse=True)
@@ -161,7 +160,7 @@ def test_whole_heads_and_channels_go_and_the_report_tells_what_is_left(project):
         solve={"method": "newton", "sparsity": 0.2, "inputs": "dense", "target": "dense"}, evaluate={"speed": speed}
     )
     ran = project.repro()
-    assert set(ran) == set(FROM_SOLVE)
+    assert set(ran) == FROM_SOLVE
     manifest = json.loads((project.folder / "data/pruned/pruning_manifest.json").read_text())
     layout, budget = manifest["layout"], manifest["budget"]
     assert (layout["name"], layout["class"]) == ("hetero", "HeteroLlamaForCausalLM")
