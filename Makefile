@@ -3,6 +3,8 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
+# Threads of torch in each of JOBS test processes: together no more than there are cores, or they wait for each other.
+THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, (os.cpu_count() or 1) // $(JOBS)))')
 export DVC_NO_ANALYTICS = 1
 export DO_NOT_TRACK = 1
 export PREFECT_SERVER_ANALYTICS_ENABLED = false
@@ -25,7 +27,7 @@ install: .venv/installed ## make .venv with the pinned packages
 	touch $@
 
 test: install ## all tests, the real pipeline among them, in JOBS processes
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 check: install ## lint, format, types, import rules
 	$(BIN)/ruff check .
