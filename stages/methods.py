@@ -83,20 +83,28 @@ def class_of(name: str) -> Any:
 def load(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     """The method with these settings, a LinearSolver, an AttentionSolver, a UnitScorer or a UnitMethod.
 
-    Raises ParameterError that names the setting which is wrong.
+    Raises ParameterError that names the setting which is wrong, or could have no effect: `idle` of a class says of a
+    setting beside which values of another one it is not used.
     """
     kind, known = class_of(name), settings_of(name)
     for setting in settings or {}:
         if setting not in known:
             raise ParameterError(f"methods.{name}: {unknown('setting', setting, known)}")
     try:
-        return TypeAdapter(kind).validate_python(dict(settings or {}))
+        method = TypeAdapter(kind).validate_python(dict(settings or {}))
     except ParameterError as error:
         raise ParameterError(f"methods.{name}.{error}") from None
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(str(part) for part in fault["loc"])
         raise ParameterError(f"methods.{name}.{place}: {fault['msg']}, got {fault['input']!r}") from None
+    for setting, (other, values) in getattr(kind, "idle", {}).items():
+        if getattr(method, other) in values and getattr(method, setting) != known[setting]:
+            raise ParameterError(
+                f"methods.{name}.{setting}: {other} {getattr(method, other)} makes no use of it: expected "
+                f"{known[setting]}, got {getattr(method, setting)}: set {other} to another value, or take it out"
+            )
+    return method
 
 
 def settings_of(name: str) -> dict[str, Any]:

@@ -64,6 +64,10 @@ class DGating:
     needs: ClassVar[frozenset[str]] = frozenset()
     allocation: ClassVar[str] = "global"
     compensation: ClassVar[str] = "none"
+    idle: ClassVar[dict[str, tuple[str, tuple[object, ...]]]] = {
+        "weight_rate": ("weights", ("frozen",)),
+        "rank": ("weights", ("frozen", "trained")),
+    }
 
     def __post_init__(self) -> None:
         for name, least in (("depth", 2), ("steps", 1), ("batch", 1), ("rank", 1), ("seed", 0)):

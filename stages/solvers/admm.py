@@ -60,6 +60,10 @@ class Admm:
     paper: ClassVar[str] = "Boža 2024, arXiv:2401.02938"
     refits: ClassVar[bool] = True
     scopes: ClassVar[tuple[Literal["linear", "row"], ...]] = ("linear", "row")
+    idle: ClassVar[dict[str, tuple[str, tuple[object, ...]]]] = {
+        "penalty_end": ("penalties", (1,)),
+        "gradual": ("selections", (0,)),
+    }
 
     def __post_init__(self) -> None:
         for name in ("iterations", "penalties"):

@@ -39,6 +39,7 @@ class MonotoneAcceleratedIht:
     paper: ClassVar[str] = "Wen, Zuo, Pan 2025, ICML (PMLR 267)"
     refits: ClassVar[bool] = True
     scopes: ClassVar[tuple[str, ...]] = ("linear", "row")
+    idle: ClassVar[dict[str, tuple[str, tuple[object, ...]]]] = {"refine_steps": ("refine", ("none",))}
 
     def __post_init__(self) -> None:
         self._recipe()

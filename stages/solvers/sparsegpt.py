@@ -48,6 +48,7 @@ class SparseGpt:
     paper: ClassVar[str] = "Frantar, Alistarh 2023, arXiv:2301.00774"
     refits: ClassVar[bool] = True
     scopes: ClassVar[tuple[str, ...]] = ("linear", "row")
+    idle: ClassVar[dict[str, tuple[str, tuple[object, ...]]]] = {"tile": ("selection", ("column",))}
 
     def __post_init__(self) -> None:
         if self.tile < 1:

@@ -46,6 +46,10 @@ class Newton:
     needs: ClassVar[frozenset[Need]] = frozenset()
     allocation: ClassVar[Allocation] = "global"
     compensation: ClassVar[Compensation] = "weights"
+    idle: ClassVar[dict[str, tuple[str, tuple[object, ...]]]] = {
+        "penalty": ("form", ("closed", "box")),
+        "iterations": ("form", ("closed", "box")),
+    }
 
     def __post_init__(self) -> None:
         if not 0 < self.removed < 1:

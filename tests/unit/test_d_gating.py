@@ -37,9 +37,10 @@ TRAINED = pytest.mark.parametrize("weights", ["trained", "lora"])
 
 
 def asked(weights="frozen", sparsity=0.3, settings=None, **solve):
+    rate = {} if weights == "frozen" else {"weight_rate": 1e-3}
     return {
         "solve": {"method": "d_gating", "sparsity": sparsity, "inputs": "dense", **solve},
-        "methods": {"d_gating": {**QUICK, "weights": weights, "weight_rate": 1e-3, **(settings or {})}},
+        "methods": {"d_gating": {**QUICK, "weights": weights, **rate, **(settings or {})}},
     }
 
 

@@ -158,3 +158,29 @@ def test_next_to_nothing_left_is_exact_or_names_the_sparsity_and_the_width(metho
     else:
         for row in read_table(w.folder / "data/solution/linears.parquet"):
             assert row["kept"] == row["weights"] - removed_count(row["weights"], 0.999)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "told"),
+    [
+        (
+            "iht",
+            {"refine": "none", "refine_steps": 3},
+            "refine_steps: refine none makes no use of it: expected 10, got 3",
+        ),
+        ("maiht", {"refine": "none", "refine_steps": 3}, "refine_steps: refine none makes no use of it"),
+        ("admm", {"penalties": 1, "penalty_end": 2.0}, "penalty_end: penalties 1 makes no use of it"),
+        ("admm", {"selections": 0, "gradual": True}, "gradual: selections 0 makes no use of it"),
+        ("sparsegpt", {"selection": "column", "tile": 64}, "tile: selection column makes no use of it"),
+        ("newton", {"penalty": 10.0}, "penalty: form closed makes no use of it"),
+        ("newton", {"form": "box", "iterations": 5}, "iterations: form box makes no use of it"),
+        ("d_gating", {"weight_rate": 0.001}, "weight_rate: weights frozen makes no use of it"),
+        ("d_gating", {"weights": "trained", "rank": 4}, "rank: weights trained makes no use of it"),
+    ],
+)
+def test_a_method_setting_that_another_one_makes_useless_is_refused(method, settings, told):
+    with pytest.raises(ParameterError, match=f"methods.{method}.{told}"):
+        methods.load(method, settings)
+    kind = methods.class_of(method)
+    assert set(kind.idle) <= set(methods.settings_of(method))
+    methods.load(method, {name: value for name, value in settings.items() if name not in kind.idle})
