@@ -267,6 +267,16 @@ def test_the_short_table_has_both_models_the_stages_and_the_page(workspace, caps
     assert lines[-1] == "report: data/report/index.html"
 
 
+def test_a_summary_of_another_version_is_told(workspace, capsys):
+    run()
+    path = Path("data/report/summary.json")
+    summary = json.loads(path.read_text())
+    del summary["notes"]
+    write_json(path, summary)
+    assert report.show() == 2
+    assert "data/report/summary.json has no 'notes': expected what this version" in capsys.readouterr().err
+
+
 def told_of(workspace, capsys, **manifest):
     """The lines of --show that say how the model was pruned."""
     facts = {"solve": {"method": "wanda", "inputs": "pruned"}, "settings": {}, **manifest}
