@@ -107,6 +107,11 @@ def _disk_described(error: BaseException) -> str | None:
             f"{what}: {path or 'a file'} could not be written ({free}): free some there (`make clean-store` forgets "
             "the finished blocks in .cache/blocks), then run again"
         )
+    if number == errno.EFBIG:
+        return (
+            f"{path or 'a file'} could not be written: it is larger than files may be here: raise the limit "
+            "(`ulimit -f`) or use another file system"
+        )
     if path is None or number not in (errno.EACCES, errno.EPERM, errno.EROFS):
         return None
     if number != errno.EROFS and path.exists() and not os.access(path, os.R_OK):

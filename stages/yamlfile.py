@@ -52,6 +52,9 @@ def _told(error: YAMLError, text: str) -> str:
         return " ".join(str(error).split())
     mark = error.problem_mark
     problem = ", ".join(" ".join(part.split()) for part in (error.context, error.problem) if part)
-    tabs = "\t" in (text.splitlines() or [""])[min(mark.line, text.count("\n"))]
-    hint = " (there is a tab: YAML is indented by spaces)" if tabs else ""
+    line, hint = ([*text.splitlines(), ""])[mark.line], ""
+    if "\t" in line:
+        hint = " (there is a tab: YAML is indented by spaces)"
+    elif "unexpected ':'" in problem:
+        hint = ' (in braces a value with a colon stands in quotes: "2:4")'
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}{hint}"

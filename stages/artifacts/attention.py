@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stages.artifacts.table import read_rows
+
 TABLE = "errors.parquet"
 SCHEMA = pa.schema(
     [
@@ -31,8 +33,7 @@ def write_errors(path: Path, rows: Sequence[Row]) -> None:
 
 def read_errors(path: Path) -> list[Row]:
     """The rows that `write_errors` wrote."""
-    rows: list[Row] = pq.read_table(path).to_pylist()
-    return rows
+    return read_rows(path, SCHEMA)
 
 
 def curves(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[int, float]]:

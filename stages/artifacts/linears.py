@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stages.artifacts.table import read_rows
+
 TABLE = "linears.parquet"
 SCHEMA = pa.schema(
     [
@@ -33,5 +35,4 @@ def write_table(path: Path, rows: Sequence[Row]) -> None:
 
 def read_table(path: Path) -> list[Row]:
     """The rows that `write_table` wrote."""
-    rows: list[Row] = pq.read_table(path).to_pylist()
-    return rows
+    return read_rows(path, SCHEMA)

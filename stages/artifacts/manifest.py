@@ -35,10 +35,25 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return read_json(folder / NAME)
 
 
+class Facts(dict[str, Any]):
+    """A JSON object of a file, nested ones too: a key that it lacks is the file's fault, and told as such."""
+
+    path: Path
+
+    def __missing__(self, key: str) -> Any:
+        raise ArtifactError(f"{self.path}: expected {key!r} in it, got {sorted(self)}: {how_to_repair(self.path)}")
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object that a stage wrote; raises ArtifactError if the file is missing or corrupt."""
+    """A JSON object that a stage wrote; raises ArtifactError if the file is missing or corrupt, or lacks a key."""
+
+    def facts(value: dict[str, Any]) -> Facts:
+        found = Facts(value)
+        found.path = path
+        return found
+
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"), object_hook=facts)
         if not isinstance(value, dict):
             raise ValueError(f"expected an object, got {type(value).__name__}")
     except FileNotFoundError:

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stages.artifacts.table import read_rows
+
 TABLE = "rounds.parquet"
 SCHEMA = pa.schema(
     [
@@ -25,5 +27,4 @@ def write_rounds(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
     """The rows that `write_rounds` wrote."""
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return rows
+    return read_rows(path, SCHEMA)

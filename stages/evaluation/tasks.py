@@ -86,9 +86,10 @@ def _prepare(name: str, task: Any, settings: Tasks) -> None:
     task.set_fewshot_seed(seed=settings.seed)
     for metric, aggregation in task.aggregation().items():
         if aggregation is None:
+            got = [one.get("aggregation") for one in task.get_config("metric_list") if one["metric"] == metric]
             raise ParameterError(
-                f"evaluate.tasks.names: task {name} asks for an aggregation of {metric} that lm-eval does not know: "
-                "expected mean, median, perplexity, ... (its metric_list)"
+                f"evaluate.tasks.names: task {name}: expected an aggregation of {metric} that lm-eval knows (mean, "
+                f"median, perplexity, ...), got {', '.join(map(str, got))}: correct its metric_list"
             )
 
 

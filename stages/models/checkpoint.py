@@ -63,5 +63,6 @@ def _weight_map(path: Path) -> dict[str, str]:
         raise ArtifactError(f"{path} is not JSON ({error})") from None
     files = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
-        raise ArtifactError(f"{path}: expected an object whose weight_map names a file for every tensor")
+        found = type(index).__name__ if not isinstance(index, dict) else f"weight_map: {type(files).__name__}"
+        raise ArtifactError(f"{path}: expected an object whose weight_map names a file for every tensor, got {found}")
     return files

@@ -25,6 +25,9 @@ from stages.models.skeleton import build_skeleton
 from stages.models.structure import find_blocks
 from stages.tensorfile import TensorFile, TensorWriter
 
+LONGEST_REASON = 300
+"""Characters shown of what transformers finds wrong with a config.json."""
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -51,7 +54,7 @@ def survey(folder: Path, trust_remote_code: bool) -> Survey:
         model = build_skeleton(folder, torch.float32, trust_remote_code)
     except Exception as error:  # configurations are checked by transformers, its dependencies and remote code
         raise SourceError(
-            f"fetch.model: transformers cannot build a causal language model from its config.json ({_first(error)}): "
+            f"fetch.model: transformers cannot build a causal language model from its config.json ({_reason(error)}): "
             "expected a decoder that transformers knows; trust_remote_code: true runs the model's own code"
         ) from error
     try:
@@ -160,5 +163,7 @@ def _write(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(". ")
+def _reason(error: Exception) -> str:
+    """What the error says in one line: the first line of some only names the check that failed."""
+    text = " ".join(str(error).split()).rstrip(". ") or type(error).__name__
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"

@@ -120,7 +120,7 @@ def _from_row(row: Any, number: int, source: LocalText, place: str) -> Document:
 
 def _document(text: Any, label: Any, place: str, row: str, column: str) -> Document:
     if not isinstance(text, str):
-        found = "null" if text is None else f"a {type(text).__name__}"
+        found = "null" if text is None else f"{str(text)[:40]} ({type(text).__name__})"
         raise SourceError(
             f"{place}: {row} holds {found} as {column}, expected text: take it out, or set another column"
         )

@@ -1,11 +1,10 @@
-"""Bad input: one clear line, exit code 2, the last good outputs still there."""
+"""Bad input inside one process: faults that a test patches in; tests/bad_input goes through the shell."""
 
 from __future__ import annotations
 
 import errno
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from stages import params, runner, solve
@@ -19,39 +18,7 @@ BEFORE = ("extract", "statistics")
 @pytest.mark.parametrize(
     ("sections", "told"),
     [
-        (
-            {"solve": {"method": "wandda"}},
-            r"solve\.method: unknown method 'wandda': did you mean wanda\? Expected one of: admm",
-        ),
         ({"methods": {"obs": {}}}, r"params\.yaml: methods\.obs: unknown method 'obs': expected one of: admm, alps"),
-        (
-            {"solve": {"inputs": "dense", "walk": "ordered"}},
-            "solve: walk: ordered needs the pruned model's inputs: set inputs to pruned, or walk to block",
-        ),
-        ({"solve": {"inputs": "dense", "target": "corrected"}}, "or target to dense"),
-        ({"solve": {"correction_ridges": []}}, "solve.correction_ridges"),
-        ({"solve": {"correction_ridges": [0.1, 0]}}, r"solve\.correction_ridges\[1\]"),
-        ({"solve": {"refit": "admm"}}, "solve.refit"),
-        ({"solve": {"sparsity": 1.5}}, r"solve\.sparsity: input should be less than or equal to 1, got 1\.5"),
-        ({"solve": {"sparsity": -0.1}}, r"solve\.sparsity: input should be greater than or equal to 0"),
-        (
-            {"solve": {"sparsty": 0.5}},
-            r"solve\.sparsty: unknown setting 'sparsty': did you mean sparsity\?",
-        ),
-        ({"solve": {"pattern": "4:2"}}, r"solve\.pattern: 4:2 keeps more than it has"),
-        ({"solve": {"pattern": "two"}}, r"solve\.pattern: .*got 'two'"),
-        (
-            {"solve": {"rules": [{"roles": ["mlp.gat"]}]}},
-            r"solve\.rules\[0\]\.roles\[0\]: unknown role 'mlp\.gat': did you mean mlp\.gate",
-        ),
-        ({"solve": {"rules": [{"method": "wanda"}]}}, r"settings must stand in the rule itself"),
-        ({"calibration": {"sequences": 0}}, r"calibration\.sequences: .*got 0"),
-        ({"compute": {"device": "gpu"}}, r"compute\.device: .*got 'gpu'"),
-        ({"evaluate": {"perplexity": {"window": 8, "stride": 9}}}, "stride 9 skips text"),
-        (
-            {"fetch": {"model": {"source": "ftp"}}},
-            r"source: expected one of 'hub', 'local', 'wheel', got 'ftp'",
-        ),
         (
             {"fetch": {"model": {"source": "wheel", "package": "x", "sha256": "1", "member": "m"}}},
             r"model\.package: ",
@@ -66,15 +33,8 @@ BEFORE = ("extract", "statistics")
             {"fetch": {"model": {"source": "hub", "id": "a/b", "revision": 10}}},
             r"revision: .*, got 10: put it in q",
         ),
-        ({"solve": {"rules": [{"method": "wandda", "settings": {}}]}}, r"solve\.rules\[0\]\.method: unknown method"),
-        (
-            {"solve": {"rules": [{"role": ["mlp"]}]}},
-            r"solve\.rules\[0\]\.role: unknown setting 'role': did you",
-        ),
         ({"evalaute": {}}, r"params\.yaml: evalaute: unknown setting 'evalaute': did you mean evaluate\?"),
-        ({"solve": {"sparsity": True}}, r"solve\.sparsity: this setting is no switch: .*, got true"),
         ({"solve": {"refit_ridge": float("inf")}}, r"solve\.refit_ridge: input should be a finite number, got inf"),
-        ({"solve": {"sparsity": float("nan")}}, r"solve\.sparsity: .*, got nan"),
     ],
 )
 def test_a_wrong_parameter_is_named_in_one_line(sections, told, tmp_path, monkeypatch, capsys):
@@ -88,35 +48,6 @@ def test_a_wrong_parameter_is_named_in_one_line(sections, told, tmp_path, monkey
     assert errors[0].startswith("solve: error: params.yaml: ")
 
 
-@pytest.mark.parametrize(
-    ("sections", "told"),
-    [
-        (
-            {"solve": {"pattern": "2:5", "sparsity": None}},
-            "solve.pattern: 2:5 does not divide the 32 inputs of model.layers.0.self_attn.q",
-        ),
-        ({"solve": {"method": "wanda", "scope": "model"}}, "solve.scope: wanda works in row, linear, got model"),
-        (
-            {"solve": {"method": "sparsegpt"}, "methods": {"sparsegpt": {"til": 1}}},
-            "methods.sparsegpt: unknown setting 'til': did you mean tile? Expected one of: selection, tile, lazy",
-        ),
-        (
-            {"solve": {"method": "sparsegpt"}, "methods": {"sparsegpt": {"tile": 0}}},
-            "methods.sparsegpt.tile: expected at least 1, got 0",
-        ),
-    ],
-)
-def test_what_a_method_or_a_width_cannot_do_is_told_before_anything_is_solved(sections, told, workspace):
-    w = workspace()
-    w.run(*BEFORE, "solve")
-    good = w.bytes_of("solution")
-    w.change(**sections)
-    code, line = w.fail("solve")
-    assert code == 2
-    assert told in line
-    assert w.bytes_of("solution") == good
-
-
 def newton(sparsity=0.3, **given):
     return {"solve": {"method": "newton", "sparsity": sparsity, **given}}
 
@@ -124,17 +55,6 @@ def newton(sparsity=0.3, **given):
 @pytest.mark.parametrize(
     ("sections", "told"),
     [
-        (
-            newton(pattern="2:4"),
-            "solve.pattern: newton removes whole heads and channels: expected unstructured, got 2:4",
-        ),
-        (newton(scope="row"), "solve.scope: newton removes whole heads and channels: expected auto, got row"),
-        (newton(refit="cg"), "solve.refit: newton removes whole heads and channels: expected none, got cg"),
-        (
-            newton(allocation="owl"),
-            "solve.allocation: newton removes whole heads and channels: expected uniform, got owl",
-        ),
-        (newton(rules=[{"method": "wanda", "settings": {}}]), "solve.rules[0].method: with newton a rule gives roles"),
         (newton(rules=[{"sparsity": 0.1}, {"pattern": "2:4"}]), "solve.rules[1].pattern: with newton a rule gives"),
         (newton(rules=[{"scope": "row"}]), "solve.rules[0].scope: with newton a rule gives"),
         (newton(rules=[{"refit": "none"}]), "solve.rules[0].refit: with newton a rule gives"),
@@ -151,17 +71,11 @@ def newton(sparsity=0.3, **given):
             newton(rules=[{"roles": ["mlp"], "sparsity": 0.7}], units={"multiple": 16}),
             "solve.rules[0].sparsity: 0.7 would leave block 0 no channels of its 48: expected at most 0.667",
         ),
-        (newton(sparsity=0.9), "solve.sparsity: 0.9000 of the units' parameters are to go, at most 0.7875 can"),
         (newton(sparsity=1.0), "solve.sparsity: 1.0000 of the units' parameters are to go"),
         (newton(rules=[{"sparsity": 0}]), "at most 0.0000 can, because every block keeps one head and one channel and"),
-        (newton(units={"multiple": 64}), "solve.units.multiple: expected at most the 48 channels of block 0, got 64"),
         (
             newton(units={"multiple": 8, "ranking": "literal"}),
             "solve.units.multiple: ranking: literal puts one threshold",
-        ),
-        (
-            newton(units={"allocation": "uniform", "ranking": "literal"}),
-            "solve.units.allocation: ranking: literal puts one threshold through single units of all",
         ),
         (
             {"solve": {"method": "wanda_units", "sparsity": 0.3, "rules": [{"roles": ["mlp"], "sparsity": 0}]}},
@@ -170,22 +84,6 @@ def newton(sparsity=0.3, **given):
         (
             {"solve": {"method": "obs_units", "sparsity": 0.3, "units": {"choice": "pruned"}}},
             "solve.units.choice: obs_units scores units by gradients, which are the dense model's: expected dense",
-        ),
-        (
-            {"solve": {"method": "llm_pruner", "sparsity": 0.3, "units": {"choice": "pruned"}}},
-            "solve.units.choice: llm_pruner scores units by gradients",
-        ),
-        (
-            {"solve": {"rules": [{"roles": ["mlp"], "method": "flap", "settings": {}}]}},
-            "solve.rules: flap removes whole heads and channels of all blocks: give it as solve.method, not in a rule",
-        ),
-        (
-            {**newton(), "methods": {"newton": {"remove": 0.3}}},
-            "methods.newton: unknown setting 'remove': did you mean removed? Expected one of: form, removed, damping",
-        ),
-        (
-            {**newton(), "methods": {"newton": {"removed": 1.5}}},
-            "methods.newton.removed: expected a fraction in (0, 1)",
         ),
     ],
 )
@@ -202,12 +100,8 @@ def test_what_whole_units_cannot_do_is_told_before_anything_is_solved(sections, 
 @pytest.mark.parametrize(
     ("units", "told"),
     [
-        ({"ranking": "count"}, r"solve\.units\.ranking: .*got 'count'"),
         ({"allocation": "owl"}, r"solve\.units\.allocation: .*got 'owl'"),
         ({"multiple": 0}, r"solve\.units\.multiple: .*got 0"),
-        ({"compensation": "mean"}, r"solve\.units\.compensation: .*got 'mean'"),
-        ({"damping": -0.1}, r"solve\.units\.damping: .*got -0\.1"),
-        ({"choices": "dense"}, r"solve\.units\.choices: unknown setting"),
     ],
 )
 def test_a_wrong_setting_of_units_is_named(units, told, tmp_path, monkeypatch):
@@ -228,13 +122,6 @@ def test_an_architecture_whose_roles_are_unknown_is_told(workspace, monkeypatch)
     assert code == 2
     assert "block 0: its linears are " in line
     assert "use a layer-wise method, or add the names of the linears to stages/models/roles.py" in line
-
-
-def test_more_windows_than_text_are_refused(workspace):
-    w = workspace(calibration={"sequences": 100})
-    code, line = w.fail("extract")
-    assert code == 2
-    assert "100 sequences of 16 tokens are more than the 600 tokens of the calibration text" in line
 
 
 @pytest.mark.parametrize("method", ["admm", "newton"])
@@ -273,39 +160,6 @@ def test_activations_that_are_not_finite_name_the_block(workspace):
     code, line = w.fail("extract")
     assert code == 2
     assert "block 1 gives hidden states that are not finite" in line
-
-
-def test_a_corrupt_artifact_is_named(workspace):
-    w = workspace()
-    w.run(*BEFORE, "solve")
-    for kept in (w.folder / ".cache/blocks").glob("*/*"):
-        kept.unlink()
-    path = w.folder / "data/activations/block_000.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.unlink()
-    path.write_bytes(data)
-    code, line = w.fail("statistics")
-    assert code == 2
-    assert "data/activations/block_000.safetensors is corrupt" in line
-
-
-def test_a_missing_stage_is_named(workspace):
-    w = workspace()
-    code, line = w.fail("statistics")
-    assert code == 2
-    assert "data/activations/manifest.json is missing: run the stage that writes" in line
-
-
-def test_results_of_another_model_are_refused(workspace):
-    from tests.unit.tiny import save_tiny
-
-    w = workspace()
-    w.run(*BEFORE)
-    save_tiny(w.folder / "data/model", "llama", seed=1)
-    code, line = w.fail("solve")
-    assert code == 2
-    assert "data/statistics was made from another model" in line
 
 
 def test_parameters_that_change_during_a_run_stop_it_before_anything_is_published(workspace, monkeypatch):
@@ -360,12 +214,3 @@ def test_too_small_a_disk_is_told_before_the_work(workspace, monkeypatch):
     code, line = w.fail("extract")
     assert code == 2
     assert "the disk is too small for the activations" in line
-
-
-def test_a_gpu_that_is_not_there_is_told(workspace):
-    if torch.cuda.device_count() > 9:
-        pytest.skip("this machine has that many GPUs")
-    w = workspace(compute={"device": "cuda:9"})
-    code, line = w.fail("extract")
-    assert code == 2
-    assert "compute.device: expected one of" in line

@@ -184,7 +184,7 @@ MEAN = {"aggregation": "mean", "higher_is_better": True}
     [
         ({"metric_list": [{"metric": "acc", **MEAN}, {"metric": "accuracie", **MEAN}]}, "accuracie not found"),
         ({"metric_list": [{"metric": "acc", **MEAN}, {"metric": "bleu", **MEAN}]}, "task odd asks for bleu, which"),
-        ({"metric_list": [{"metric": "acc", **MEAN, "aggregation": "maen"}]}, "aggregation of acc that lm-eval does"),
+        ({"metric_list": [{"metric": "acc", **MEAN, "aggregation": "maen"}]}, "got maen: correct its metric_list"),
         ({"metric_list": []}, "task odd gave no metric"),
         ({"filter_list": [{"name": "f", "filter": [{"function": "take_frist"}]}]}, "KeyError: .*take_frist"),
         ({**GENERATED, "filter_list": [{"name": "f", "filter": [
