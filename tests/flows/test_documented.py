@@ -237,6 +237,12 @@ def test_a_documented_command_does_what_it_says(project, documented, run, check)
     check(project, project.sh(*shlex.split(run or documented)))
 
 
+def test_one_stage_alone_runs_and_no_other(project):
+    project.change(solve={"method": "magnitude"})
+    assert project.repro("-s", "solve") == ["solve"]
+    back(project)
+
+
 def test_python_blocks_run_where_a_pruned_model_is(project):
     loading = [block for _, block in blocks("python") if "data/pruned" in block]
     assert loading

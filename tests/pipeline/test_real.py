@@ -86,26 +86,6 @@ def test_settings_of_a_method_that_is_not_in_use_rerun_nothing(project):
     assert project.repro() == []
 
 
-def test_a_changed_sparsity_reruns_from_solve_and_the_old_result_is_restored(project):
-    before, pruned = bytes_of(project, "pruned"), metrics(project, "pruned")
-    project.change(solve={"sparsity": 0.3})
-    assert sorted(project.repro()) == sorted(FROM_SOLVE)
-    assert metrics(project, "pruned")["perplexity"]["value"] < pruned["perplexity"]["value"]
-    assert "0.3" in project.sh("dvc", "params", "diff")
-    assert "perplexity" in project.sh("dvc", "metrics", "diff")
-    shown = project.sh(*EXP_SHOW)
-    assert shown.split()[1:3] == ["Experiment", "perplexity"], shown
-    assert "sparsity" in shown, shown
-    assert "…" not in shown, shown
-    assert "index.html" in project.sh("dvc", "plots", "diff")
-    shown = project.sh("dvc", "plots", "show")
-    assert "index.html" in shown
-    assert "failed to load" not in shown
-    project.change(solve={"sparsity": 0.5})
-    assert project.repro() == []  # from DVC's run cache
-    assert bytes_of(project, "pruned") == before
-
-
 def test_a_failure_is_one_line_and_the_last_good_outputs_come_back(project):
     before = bytes_of(project, "solution")
     project.change(solve={"pattern": "2:5", "sparsity": None})
@@ -120,7 +100,7 @@ def test_a_failure_is_one_line_and_the_last_good_outputs_come_back(project):
 def test_kill_in_the_middle_of_solve_then_the_same_bytes_and_no_block_twice(project):
     command = [sys.executable, "-m", "stages.solve"]
     environment = project.environment
-    project.change(solve={"method": "sparsegpt"})  # faster than the method that a new project has
+    project.change(solve={"method": "wanda"})  # faster than the method that a new project has
     clear_store(project)
     subprocess.run(command, cwd=project.folder, env=environment, check=True)
     undisturbed = bytes_of(project, "solution")
@@ -145,13 +125,23 @@ def clear_store(project):
         path.unlink()
 
 
-def test_an_experiment_with_other_calibration_and_method_reruns_from_extract(project):
-    ran = project.repro("-S", "solve.method=wanda", "-S", "calibration.sequences=4", command="exp run")
-    assert sorted(ran) == sorted(["extract", "statistics", *FROM_SOLVE])
-    assert "fetch" not in ran
-    assert "evaluate_dense" not in ran
+def test_an_experiment_reruns_from_the_first_stage_concerned_and_the_old_result_is_restored(project):
+    """A changed sparsity alone is in tests/flows/test_documented.py."""
+    before, pruned = bytes_of(project, "pruned"), metrics(project, "pruned")
+    changes = ("solve.method=wanda", "solve.sparsity=0.3", "calibration.sequences=4")
+    ran = project.repro(*(word for change in changes for word in ("-S", change)), command="exp run")
+    assert set(ran) == {"extract", "statistics", *FROM_SOLVE}  # not fetch, not evaluate_dense
     assert read_yaml(project.folder / "params.yaml")["solve"]["method"] == "wanda"
     assert "wanda" in project.sh("dvc", "exp", "show", "--csv")
+    rows = pq.read_table(project.folder / "data/solution/linears.parquet").to_pylist()
+    assert {row["method"] for row in rows} == {"wanda"}
+    assert metrics(project, "pruned")["perplexity"]["value"] < pruned["perplexity"]["value"]
+    assert "perplexity" in project.sh("dvc", "metrics", "diff")
+    assert "index.html" in project.sh("dvc", "plots", "diff")
+    assert "index.html" in project.sh("dvc", "plots", "show")
+    project.sh("git", "checkout", "--quiet", "params.yaml")
+    assert project.repro() == []  # from DVC's run cache
+    assert bytes_of(project, "pruned") == before
 
 
 def test_whole_heads_and_channels_go_and_the_report_tells_what_is_left(project):
@@ -176,13 +166,6 @@ def test_whole_heads_and_channels_go_and_the_report_tells_what_is_left(project):
     for text in ("What is left of each block", "20.00 % were to go", "import secateur;", "What it costs to run"):
         assert text in page
     assert "parameters, millions" in project.sh(sys.executable, "-m", "stages.report", "--show")
-
-
-def test_one_stage_alone(project):
-    project.change(solve={"method": "wanda"})
-    assert project.repro("-s", "solve") == ["solve"]
-    rows = pq.read_table(project.folder / "data/solution/linears.parquet").to_pylist()
-    assert {row["method"] for row in rows} == {"wanda"}
 
 
 def test_another_machine_gets_the_results_from_a_remote(project, tmp_path):
