@@ -12,6 +12,7 @@ from tests.committed import EVERY_STAGE, ROOT, Project, copied
 REDUCED: dict[str, Any] = {
     "compute": {"chunk": 4},
     "calibration": {"sequences": 8, "length": 128},
+    "methods": {"admm": {"iterations": 4, "selections": 4, "penalties": 2, "refine_steps": 3}},
     "evaluate": {
         "attention": {"sequences": 2, "length": 64},
         "perplexity": {"window": 128, "stride": 128, "windows": 8},
