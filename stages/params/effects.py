@@ -44,8 +44,10 @@ def _check_units(solve: Solve) -> None:
                     f"{getattr(rule, name)!r}: take it out",
                 )
     units = solve.units
-    if units.compensation in ("none", "bias"):
-        _only_defaults(units, ["damping"], f"compensation: {units.compensation} inverts nothing", "", "solve.units")
+    own = methods.class_of(solve.method).compensation
+    compensation = own if units.compensation == "auto" else units.compensation
+    if compensation in ("none", "bias"):
+        _only_defaults(units, ["damping"], f"compensation: {compensation} inverts nothing", "", "solve.units")
     if solve.inputs == "dense":
         _only_defaults(units, ["choice", "corrected"], "solve.inputs is dense", "", "solve.units")
     if solve.target == "dense":

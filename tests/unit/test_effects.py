@@ -68,6 +68,10 @@ def read(folder, **sections):
             {"method": "newton", "units": {"compensation": "none", "damping": 0.1}},
             "solve.units.damping: compensation: none inverts nothing: expected 0.01, got 0.1",
         ),
+        (
+            {"method": "flap", "units": {"damping": 0.1}},
+            "solve.units.damping: compensation: bias inverts nothing: expected 0.01, got 0.1",
+        ),
         ({"method": "d_gating", "pattern": "2:4"}, "solve.pattern: d_gating removes whole heads and channels"),
         ({"method": "newton", "allocation_spread": 0.1}, "solve.allocation_spread: newton removes whole heads and"),
         ({"method": "slicegpt", "correction": 0.5}, "solve.correction: slicegpt slices all blocks to one width"),
