@@ -10,7 +10,8 @@ def test_a_task_without_accuracy_is_shown_by_its_own_metric():
     row = {"fewshot": 0, "n": 5, "tokens_cut": 0, "truncated": 0, "word_perplexity": 31.5}
     measured = {"perplexity": {"value": 12.0}, "tasks": {"articles": row}}
     summary = {
-        "dense": measured, "pruned": {**measured, "sparsity": 0.5}, "structure": None, "speed": {"state": "off"}
+        "dense": measured, "pruned": {**measured, "sparsity": 0.5, "covered": 1.0},
+        "structure": None, "speed": {"state": "off"},
     }  # fmt: skip
     metrics = {"dense": measured, "pruned": measured, "summary": key_figures(summary)}
     shown = Entry({"solve.sparsity": 0.5}, "one", metrics, {"solve": {"seconds": 1.0}}).row(["solve.sparsity"])
