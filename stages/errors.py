@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST_REASON = 300
+"""Characters of a library's own message that are shown."""
+
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """A message that names what there is: "unknown role 'mlp.gat': did you mean mlp.gate? Expected one of ..."."""
@@ -12,6 +15,12 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), names, n=1)
     guess = f"did you mean {near[0]}? Expected" if near else "expected"
     return f"unknown {kind} {name!r}: {guess} one of: {', '.join(names) or 'none'}"
+
+
+def reason_of(error: BaseException) -> str:
+    """A library's error in short: its kind and the first line of what it says, without its last full stop."""
+    first = (str(error).strip().splitlines() or [""])[0].rstrip(". ")
+    return f"{type(error).__name__}: {first if len(first) <= LONGEST_REASON else first[:LONGEST_REASON] + '…'}"
 
 
 class SecateurError(Exception):

@@ -17,16 +17,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from stages.errors import ArchitectureError, SourceError
+from stages.errors import LONGEST_REASON, ArchitectureError, SourceError
 from stages.models.checkpoint import INDEX, Checkpoint
 from stages.models.load import longest_input
 from stages.models.names import stored_names, unknown_tensors
 from stages.models.skeleton import build_skeleton
 from stages.models.structure import find_blocks
 from stages.tensorfile import TensorFile, TensorWriter
-
-LONGEST_REASON = 300
-"""Characters shown of what transformers finds wrong with a config.json."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stages.errors import ArchitectureError, SecateurError
+from stages.errors import ArchitectureError, SecateurError, reason_of
 from stages.models.capture import input_groups
 from stages.models.streamed import Finished, StreamedModel
 from stages.models.structure import Linear
@@ -33,7 +33,7 @@ def check_walk(folder: Path, trust_remote_code: bool) -> StreamedModel:
     except SecateurError:
         raise
     except Exception as error:  # transformers and remote code fail each in their own way
-        raise ArchitectureError(f"{folder} cannot be opened block by block ({_reason(error)})") from error
+        raise ArchitectureError(f"{folder} cannot be opened block by block ({reason_of(error)})") from error
     tried = sorted({*range(min(FIRST, model.blocks)), *first_of_each_kind(model)})
     index = 0
     try:
@@ -43,7 +43,7 @@ def check_walk(folder: Path, trust_remote_code: bool) -> StreamedModel:
     except SecateurError:
         raise
     except Exception as error:  # as above
-        raise _refused(model, f"block {index} does not run on its own ({_reason(error)})") from error
+        raise _refused(model, f"block {index} does not run on its own ({reason_of(error)})") from error
     return model
 
 
@@ -152,8 +152,3 @@ def _refused(model: StreamedModel, why: str) -> ArchitectureError:
         f"{type(model.module('')).__name__}: {why}: models are pruned block by block, each block run from its hidden "
         "states alone: use a decoder of attention and MLP blocks built of nn.Linear"
     )
-
-
-def _reason(error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [""])[0].rstrip(". ")
-    return f"{type(error).__name__}: {first}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.errors import ParameterError, SourceError, UnreachableError
+from stages.errors import ParameterError, SourceError, UnreachableError, reason_of
 from stages.params.fetching import HubModel, HubText
 
 FORMS = {
@@ -17,7 +17,6 @@ FORMS = {
 """Settings known to work (datasets has no script loaders any more), by a part of the dataset's name."""
 NETWORK = {"TransportError", "LocalEntryNotFoundError", "ConnectTimeout"}
 """Errors of the clients that mean that nothing answered."""
-LONGEST_REASON = 300
 
 
 def snapshot(source: HubModel, patterns: list[str], ignored: list[str]) -> Path:
@@ -30,7 +29,7 @@ def snapshot(source: HubModel, patterns: list[str], ignored: list[str]) -> Path:
         )
     except Exception as error:  # the client's network errors have no common class, and change with its releases
         raise _kind(error)(
-            f"fetch.model: {source.id} at {source.revision} did not come from the hub ({_reason(error)}): check id, "
+            f"fetch.model: {source.id} at {source.revision} did not come from the hub ({reason_of(error)}): check id, "
             "revision, access and network, or use a folder on this machine: source: local, path: <folder>"
         ) from error
 
@@ -52,7 +51,7 @@ def rows(source: HubText, place: str) -> Iterator[str]:
         known = [form for name, form in FORMS.items() if name in source.id.lower()]
         advice = f"; known to work: {known[0]}" if known else ""
         raise _kind(error)(
-            f"{place}: {source.id} did not come from the hub ({_reason(error)}): check id, config, split and network"
+            f"{place}: {source.id} did not come from the hub ({reason_of(error)}): check id, config, split and network"
             f"{advice}; or use a file on this machine: source: local, path: <.txt, .jsonl or .parquet>"
         ) from error
     if source.column not in dataset.column_names:
@@ -69,10 +68,3 @@ def _kind(error: BaseException | None) -> type[SourceError]:
             return UnreachableError
         error = error.__cause__ or error.__context__
     return SourceError
-
-
-def _reason(error: BaseException) -> str:
-    """The error's kind and the first line of what it says, without its last full stop."""
-    first = (str(error).strip().splitlines() or [""])[0].rstrip(". ")
-    shortened = first if len(first) <= LONGEST_REASON else first[:LONGEST_REASON] + "…"
-    return f"{type(error).__name__}: {shortened}"
