@@ -5,6 +5,6 @@ It registers the classes that such a checkpoint also carries in its modeling_het
 """
 
 from stages import __version__
-from stages.models import hetero, sliced
+from stages.models.classes import hetero, sliced
 
 __all__ = ["__version__", "hetero", "sliced"]

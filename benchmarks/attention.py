@@ -25,18 +25,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch import Tensor
 
-from stages import methods
 from stages.artifacts.manifest import read_manifest
 from stages.artifacts.tokens import read_tokens, sample_windows
-from stages.attending import Attending
-from stages.attention import attention_iht
-from stages.attention.contract import AttentionProblem
-from stages.attention.matrix import Heads
-from stages.memory import peak_memory_mb
-from stages.models.attention import query_and_key
-from stages.models.streamed import StreamedModel
-from stages.solvers.contract import Budget, LinearProblem
-from stages.walk import advance, collect, write_embeddings
+from stages.linalg.attention import Heads
+from stages.methods import registry
+from stages.methods.attention import attention_iht
+from stages.methods.attention.contract import AttentionProblem
+from stages.methods.linear.contract import Budget, LinearProblem
+from stages.models.loading.memory import peak_memory_mb
+from stages.models.streaming.attention import query_and_key
+from stages.models.streaming.streamed import StreamedModel
+from stages.solving.linear.attention import attention_problem
+from stages.solving.plan import BlockInputs
+from stages.walk.forward import advance, write_embeddings
+from stages.walk.statistics import collect
 
 WORKS = ("nothing", "autograd", "attention_iht", "attention_gd")
 CHUNK = 8
@@ -92,8 +94,8 @@ def measured(folder: Path, block: int, work: str) -> str:
         if work != "nothing":
             if work == "autograd":
                 attention_iht.squared_error = by_autograd  # type: ignore[assignment]
-            solver = methods.load("attention_iht" if work == "autograd" else work)
-            methods.load("admm")(problem.linear, Budget(0.5))  # compiles
+            solver = registry.load("attention_iht" if work == "autograd" else work)
+            registry.load("admm")(problem.linear, Budget(0.5))  # compiles
             begin = time.process_time()
             solver(problem, Budget(0.5))
             seconds, floor = time.process_time() - begin, floor_of(problem, solver.steps)
@@ -107,7 +109,8 @@ def opened(model: StreamedModel, block: int, states: Path) -> Iterator[Attention
     dense = torch.cat([model.stored_weight(linear) for linear in pair]).float()
     (one,) = (one for one in collect(model, block, states, CHUNK, torch.float32) if pair[0].name in one.linears)
     linear = LinearProblem(dense, one.gram, one.mean, one.tokens, tuple(linear.shape[0] for linear in pair))
-    with Attending(model, block, states, states).problem(linear, dense, CHUNK, corrected=False) as problem:
+    inputs = BlockInputs(model, block, states, states)
+    with attention_problem(inputs, linear, dense, CHUNK, corrected=False) as problem:
         yield problem
 
 

@@ -29,7 +29,7 @@ from stages.gating.baselines import GroupLasso
 from stages.gating.gate import gate
 from stages.gating.groups import Groups, units
 from stages.gating.slices import EvenSlices
-from stages.memory import peak_memory_mb, return_freed_memory
+from stages.models.loading.memory import peak_memory_mb, return_freed_memory
 
 KINDS = {
     "plain": "no penalty",

@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 
 from stages.linalg.factor import inverse_factor
-from stages.memory import peak_memory_mb, return_freed_memory
-from stages.solvers.contract import Budget, LinearProblem
-from stages.solvers.sparsegpt import SparseGpt, lazy_width
+from stages.methods.linear.contract import Budget, LinearProblem
+from stages.methods.linear.sparsegpt import SparseGpt, lazy_width
+from stages.models.loading.memory import peak_memory_mb, return_freed_memory
 
 COLUMNS = ("d", "lazy", "seconds", "factor_seconds", "peak_mb")
 

@@ -23,15 +23,15 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from stages.artifacts.manifest import write_manifest
-from stages.yamlfile import read_yaml, yaml_text
+from stages.params.yamlfile import read_yaml, yaml_text
 
 ROOT = Path(__file__).parents[1]
 SHAPES = [(8, 512), (16, 512), (32, 512), (8, 1024), (8, 1536)]
 SEQUENCES, LENGTH, VOCABULARY = 32, 256, 1024
 STAGES = ("extract", "statistics", "solve")
 IMPORTS = (
-    "import stages.solve, stages.extract, stages.memory, transformers.models.llama.modeling_llama, pyarrow.parquet;"
-    "print(stages.memory.peak_memory_mb())"
+    "import stages.solve, stages.extract, transformers.models.llama.modeling_llama, pyarrow.parquet;"
+    "from stages.models.loading.memory import peak_memory_mb; print(peak_memory_mb())"
 )
 
 

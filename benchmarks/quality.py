@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stages.yamlfile import parse_yaml, read_yaml, yaml_text
+from stages.params.yamlfile import parse_yaml, read_yaml, yaml_text
 
 ROOT = Path(__file__).parents[1]
 WINDOW = 512
@@ -167,13 +167,13 @@ from pathlib import Path
 import torch
 from stages.artifacts.manifest import read_manifest
 from stages.artifacts.tokens import read_tokens
-from stages.evaluation.perplexity import perplexity
-from stages.evaluation.windows import windows_of
-from stages.models.load import load_model, load_tokenizer
-from stages.models.streamed import StreamedModel
+from stages.measuring.quality.perplexity import perplexity
+from stages.measuring.quality.windows import windows_of
+from stages.models.loading.load import load_model, load_tokenizer
+from stages.models.streaming.streamed import StreamedModel
 from stages.params.evaluating import Perplexity
-from stages.places import SOLUTION, block_file
-from stages.solution import read_weights
+from stages.artifacts.places import SOLUTION, block_file
+from stages.walk.pruned import read_weights
 folder = Path('data/pruned' if which == 'pruned' else 'data/model')
 if text is None:
     texts = Path('data/texts')

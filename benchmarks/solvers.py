@@ -27,13 +27,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch import nn
 
-from stages import methods
 from stages.linalg.correction import Shortfall, corrected_target
 from stages.linalg.refit import guarded_refit
 from stages.linalg.unit import unit_diagonal
-from stages.models.streamed import StreamedModel
-from stages.solvers.contract import Budget, LinearProblem, errors_of
-from stages.workspace import read_statistics
+from stages.methods import registry
+from stages.methods.linear.contract import Budget, LinearProblem, errors_of
+from stages.models.streaming.streamed import StreamedModel
+from stages.walk.statistics import read_statistics
 
 CPU = torch.device("cpu")
 
@@ -53,7 +53,7 @@ class Total:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--methods", default=",".join(methods.names("solvers")))
+    parser.add_argument("--methods", default=",".join(registry.names("linear")))
     parser.add_argument("--sparsity", type=float, default=0.5)
     parser.add_argument("--every", type=int, default=5, help="look at one block in so many")
     parser.add_argument("--peer", type=Path)
@@ -85,7 +85,7 @@ def problems(model: StreamedModel, index: int, folder: Path) -> Iterator[LinearP
 def works_of(names: list[str], budget: Budget, peer: Path | None) -> dict[str, Callable[[LinearProblem], Any]]:
     works: dict[str, Callable[[LinearProblem], Any]] = {}
     for method in names:
-        solver = methods.load(method)
+        solver = registry.load(method)
         works[method] = lambda problem, solver=solver: solver(problem, budget).weight
     works["sparsegpt, refit: cg, 10 steps"] = lambda problem: refitted(problem, budget)
     works["correction of the target, 2 ridges"] = correction
@@ -100,7 +100,7 @@ def works_of(names: list[str], budget: Budget, peer: Path | None) -> dict[str, C
 
 
 def refitted(problem: LinearProblem, budget: Budget) -> torch.Tensor:
-    solution, unit = methods.load("sparsegpt")(problem, budget), unit_diagonal(problem.gram)
+    solution, unit = registry.load("sparsegpt")(problem, budget), unit_diagonal(problem.gram)
     target, start = problem.target * unit.scale, solution.weight * unit.scale
     return guarded_refit(target, unit.gram, solution.keep, start, 10, 0.1) / unit.scale
 

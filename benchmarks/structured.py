@@ -25,15 +25,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch import Tensor
 
-from stages import methods
 from stages.linalg.compensation import compensated
-from stages.memory import peak_memory_mb
-from stages.models.streamed import StreamedModel
-from stages.models.units import units_of
-from stages.structured.contract import UnitProblem, UnitScorer
-from stages.structured.ranking import keep_best
-from stages.unit_problems import statistics_of, unit_problem
-from stages.workspace import read_statistics
+from stages.methods import registry
+from stages.methods.units.contract import UnitProblem, UnitScorer
+from stages.methods.units.ranking import keep_best
+from stages.models.loading.memory import peak_memory_mb
+from stages.models.streaming.streamed import StreamedModel
+from stages.models.streaming.units import units_of
+from stages.solving.units.problem import statistics_of, unit_problem
+from stages.walk.statistics import read_statistics
 
 CPU = torch.device("cpu")
 ITERATIONS = 50
@@ -57,7 +57,7 @@ def main() -> None:
         for units in units_of(model, index):
             needs = frozenset({"coupled"})
             problem = unit_problem(model, units, statistics_of(units.sink.name, statistics), needs)
-            scores = methods.load("newton")(problem)
+            scores = registry.load("newton")(problem)
             kept = units.count - min(units.count - 1, round(options.sparsity * units.count))
             columns = units.kept_columns(keep_best(scores, kept))
             floor += len(columns) ** 3 / 3 / rate
@@ -83,7 +83,7 @@ def works_of() -> dict[str, Work]:
         "wanda_units": ("wanda_units", {}),
         "magnitude_units": ("magnitude_units", {}),
     }
-    works: dict[str, Work] = {name: partial(_score, methods.load(*how)) for name, how in scorers.items()}
+    works: dict[str, Work] = {name: partial(_score, registry.load(*how)) for name, how in scorers.items()}
     works[PRINTED] = lambda problem, keep: algorithm_1(problem.dense.double(), problem.gram.double())
     works["compensation"] = lambda problem, keep: compensated(problem.dense, problem.gram, keep, 0.01)
     works["Theorem 3 as printed"] = lambda problem, keep: theorem_3(problem.dense.double(), problem.gram.double(), keep)

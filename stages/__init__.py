@@ -19,7 +19,7 @@ def _told(kind: type[BaseException], error: BaseException, trace: TracebackType 
     """What `run_stage` does for a stage's work, for what fails before: its imports, its arguments."""
     from pathlib import Path
 
-    from stages.failures import failed
+    from stages.runtime.failures import failed
 
     sys.exit(failed(Path(sys.argv[0]).stem, error))
 

@@ -19,18 +19,20 @@ from stages import __version__
 from stages.artifacts.atomic import write_json
 from stages.artifacts.linears import TABLE, Row, read_table
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
+from stages.artifacts.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
 from stages.artifacts.tokens import read_tokens
-from stages.assembly import budget_facts, bytes_of, layout_facts, layout_of, write_checkpoint, write_masks
-from stages.models.coverage import Coverage, coverage_of
+from stages.assembly.checkpoint import budget_facts, bytes_of, layout_facts, layout_of, write_checkpoint, write_masks
+from stages.assembly.restart import compare_afresh
+from stages.assembly.sliced import assemble_sliced
+from stages.assembly.verify import compare
+from stages.models.streaming.coverage import Coverage, coverage_of
 from stages.params import Assemble
-from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
-from stages.pruned import Pruned
-from stages.reload import compare
-from stages.restart import compare_afresh
-from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
-from stages.sliced_checkpoint import assemble_sliced
-from stages.slicing import LAYOUT as SLICED
-from stages.workspace import open_model, same_model
+from stages.runtime.disk import need_disk
+from stages.runtime.progress import progress
+from stages.runtime.stage import StageRun, parser_of, run_stage
+from stages.runtime.workspace import open_model, same_model
+from stages.walk.bases import LAYOUT as SLICED
+from stages.walk.pruned import Pruned
 
 SECTIONS = ("compute", "assemble")
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")

@@ -17,16 +17,17 @@ from torch import Tensor
 from stages.artifacts.atomic import write_json
 from stages.artifacts.attention import TABLE, Row, curves, write_errors
 from stages.artifacts.manifest import identity_of, read_json, read_manifest, sha256_of, verified, write_manifest
+from stages.artifacts.places import ATTENTION, METRICS, MODEL, PRUNED, PRUNING_MANIFEST, TEXTS
 from stages.artifacts.tokens import read_tokens, sample_windows
-from stages.comparison import BlockErrors, compared
 from stages.errors import ArchitectureError, ArtifactError, ParameterError
-from stages.models.compute import compute_facts
-from stages.models.streamed import StreamedModel
+from stages.measuring.attention import BlockErrors, compared
+from stages.models.loading.compute import compute_facts
+from stages.models.streaming.streamed import StreamedModel
 from stages.params.evaluating import Attention
-from stages.places import ATTENTION, METRICS, MODEL, PRUNED, PRUNING_MANIFEST, TEXTS
-from stages.positions import check_positions
-from stages.runner import StageRun, parser_of, progress, run_stage
-from stages.workspace import open_model
+from stages.params.positions import check_positions
+from stages.runtime.progress import progress
+from stages.runtime.stage import StageRun, parser_of, run_stage
+from stages.runtime.workspace import open_model
 
 SECTIONS = ("compute", "evaluate.attention")
 log = logging.getLogger("secateur")

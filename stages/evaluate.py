@@ -21,19 +21,20 @@ from torch import Tensor
 from stages.artifacts.atomic import write_json
 from stages.artifacts.code import code_of
 from stages.artifacts.manifest import read_json, read_manifest, verified
+from stages.artifacts.places import EVALUATION, METRICS, MODEL, PRUNED, PRUNING_MANIFEST, TEXTS
 from stages.artifacts.store import key_of
+from stages.artifacts.tensorfile import read_tensors, write_tensors
 from stages.artifacts.tokens import read_tokens
-from stages.blocks.contract import Block
-from stages.evaluation.perplexity import losses, perplexity_of
-from stages.evaluation.protocol import perplexity_in_words, tasks_in_words
-from stages.evaluation.tasks import accuracies
-from stages.evaluation.windows import Window, windows_of
-from stages.models.compute import compute_facts
-from stages.models.load import load_model, load_tokenizer, longest_input
-from stages.places import EVALUATION, METRICS, MODEL, PRUNED, PRUNING_MANIFEST, TEXTS
-from stages.positions import check_positions
-from stages.runner import StageRun, parser_of, progress, run_stage
-from stages.tensorfile import read_tensors, write_tensors
+from stages.measuring.quality.perplexity import losses, perplexity_of
+from stages.measuring.quality.protocol import perplexity_in_words, tasks_in_words
+from stages.measuring.quality.tasks import accuracies
+from stages.measuring.quality.windows import Window, windows_of
+from stages.models.loading.compute import compute_facts
+from stages.models.loading.load import load_model, load_tokenizer, longest_input
+from stages.params.positions import check_positions
+from stages.runtime.blocks.contract import Block
+from stages.runtime.progress import progress
+from stages.runtime.stage import StageRun, parser_of, run_stage
 
 SECTIONS = ("compute", "evaluate.perplexity", "evaluate.tasks")
 MODELS = {"dense": MODEL, "pruned": PRUNED}

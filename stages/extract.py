@@ -21,18 +21,20 @@ from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.calibration import rank_shortfall
 from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of, read_manifest, write_manifest
+from stages.artifacts.places import ACTIVATIONS, TEXTS, block_file
 from stages.artifacts.store import FOLDER, BlockStore, key_of
 from stages.artifacts.tokens import read_tokens, sample_windows
-from stages.blocks.contract import Block
-from stages.failures import existing
-from stages.models.compute import compute_facts, dtype_of
-from stages.models.streamed import StreamedModel
+from stages.models.loading.compute import compute_facts, dtype_of
+from stages.models.streaming.streamed import StreamedModel
 from stages.params import Params
-from stages.places import ACTIVATIONS, TEXTS, block_file
-from stages.positions import check_positions
-from stages.runner import StageRun, need_disk, parser_of, progress, run_stage
-from stages.walk import advance, write_embeddings
-from stages.workspace import open_model
+from stages.params.positions import check_positions
+from stages.runtime.blocks.contract import Block
+from stages.runtime.disk import need_disk
+from stages.runtime.failures import existing
+from stages.runtime.progress import progress
+from stages.runtime.stage import StageRun, parser_of, run_stage
+from stages.runtime.workspace import open_model
+from stages.walk.forward import advance, write_embeddings
 
 SECTIONS = ("compute", "calibration", "extract")
 log = logging.getLogger("secateur")

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.artifacts.manifest import write_manifest
+from stages.artifacts.places import MODEL, TEXTS
 from stages.errors import ArtifactError, SourceError
-from stages.models.load import load_tokenizer
-from stages.models.tokens import tokenise
+from stages.models.importing.tokens import tokenise
+from stages.models.loading.load import load_tokenizer
 from stages.params import Params
-from stages.places import MODEL, TEXTS
-from stages.positions import check_positions
-from stages.runner import StageRun, parser_of, run_stage
+from stages.params.positions import check_positions
+from stages.runtime.stage import StageRun, parser_of, run_stage
 from stages.sources.model import write_model
 from stages.sources.overlap import check_disjoint
 from stages.sources.texts import ChosenText, choose

@@ -19,18 +19,19 @@ from torch import Tensor
 
 from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import identity_of, read_json, read_manifest, sha256_of, verified, write_manifest
+from stages.artifacts.places import METRICS, MODEL, PRUNED, PRUNING_MANIFEST, SPEED, TEXTS
 from stages.artifacts.speed import TABLE, write_rounds
 from stages.artifacts.tokens import read_tokens
 from stages.errors import ArtifactError, ParameterError
-from stages.measuring.footprint import peak_in_process
-from stages.measuring.rounds import Row, speed_ratios, speeds, timed
-from stages.measuring.size import macs_of, size_of
-from stages.models.load import load_model, longest_input
+from stages.measuring.speed.footprint import peak_in_process
+from stages.measuring.speed.rounds import Row, speed_ratios, speeds, timed
+from stages.measuring.speed.size import macs_of, size_of
+from stages.models.loading.load import load_model, longest_input
 from stages.params import Params
 from stages.params.evaluating import Speed
-from stages.places import METRICS, MODEL, PRUNED, PRUNING_MANIFEST, SPEED, TEXTS
-from stages.positions import check_positions
-from stages.runner import StageRun, parser_of, progress, run_stage
+from stages.params.positions import check_positions
+from stages.runtime.progress import progress
+from stages.runtime.stage import StageRun, parser_of, run_stage
 
 SECTIONS = ("compute", "evaluate.speed")
 FOLDERS = {"dense": MODEL, "pruned": PRUNED}

@@ -7,18 +7,22 @@ Writes data/report/index.html, summary.json and plots/*.csv; metrics/summary.jso
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import read_json
+from stages.artifacts.places import KEY_FIGURES, REPORT
 from stages.errors import SecateurError
-from stages.places import KEY_FIGURES, REPORT
+from stages.methods import registry
+from stages.params.pruning import Solve
 from stages.reporting.gather import gather
 from stages.reporting.key_figures import key_figures
 from stages.reporting.page import page
 from stages.reporting.plots import write_plots
 from stages.reporting.summary import summarise
 from stages.reporting.terminal import short_table
-from stages.runner import StageRun, parser_of, run_stage
+from stages.runtime.stage import StageRun, parser_of, run_stage
 
 SUMMARY, PAGE = "summary.json", "index.html"
 
@@ -37,11 +41,21 @@ def main(run: StageRun) -> None:
 def show() -> int:
     """Print the last run in short; gives the exit code."""
     try:
-        print(short_table(read_json(REPORT / SUMMARY), REPORT / PAGE))
+        summary = read_json(REPORT / SUMMARY)
+        print(short_table(summary, defaults_of(summary), REPORT / PAGE))
     except SecateurError as error:
         print(f"report: error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def defaults_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What `solve` and the settings of the methods in use are where nobody sets them."""
+    solve = summary["solve"]
+    return {
+        "solve": Solve(method=solve["method"], sparsity=0.5).model_dump(mode="json") if solve else {},
+        "methods": {name: registry.settings_of(name) for name in summary["methods"]},
+    }
 
 
 if __name__ == "__main__":

@@ -11,17 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stages.artifacts.activations import activations_suffix
 from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
+from stages.artifacts.places import ACTIVATIONS, STATISTICS, block_file
 from stages.artifacts.store import key_of
-from stages.blocks.contract import Block
-from stages.models.compute import DTYPES, compute_facts
+from stages.models.loading.compute import DTYPES, compute_facts
 from stages.params import Compute, Statistics
-from stages.places import ACTIVATIONS, STATISTICS, block_file
-from stages.runner import StageRun, parser_of, progress, run_stage
-from stages.walk import collect
-from stages.workspace import activations_suffix, open_model, same_model, write_statistics
+from stages.runtime.blocks.contract import Block
+from stages.runtime.progress import progress
+from stages.runtime.stage import StageRun, parser_of, run_stage
+from stages.runtime.workspace import open_model, same_model
+from stages.walk.statistics import collect, write_statistics
 
 SECTIONS = ("compute", "statistics")
 

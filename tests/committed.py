@@ -19,7 +19,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from stages.yamlfile import read_yaml, yaml_text
+from stages.params.yamlfile import read_yaml, yaml_text
 
 ROOT = Path(__file__).parents[1]
 FROM_SOLVE = {"solve", "assemble", "compare_attention", "measure_speed", "evaluate", "report"}

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
 
 RESULTS = Path("results")
 OURS, WEIGHED = "Algorithm 1, fused W", "Algorithm 1, ranked by size of M ∘ W"

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
 
 RESULTS = Path("results")
 COLOURS = ("tab:green", "tab:orange", "tab:red", "tab:purple", "tab:brown", "silver", "tab:cyan", "tab:blue")

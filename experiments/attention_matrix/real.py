@@ -17,18 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages import methods
 from stages.artifacts.activations import states_shape
 from stages.artifacts.manifest import read_manifest
 from stages.artifacts.tokens import read_tokens, sample_windows
-from stages.attending import Kept, StoredInputs
-from stages.attention.contract import AttentionProblem, attention_error
-from stages.models.attention import AttentionProbe
-from stages.models.streamed import StreamedModel
-from stages.runner import progress
-from stages.solvers.contract import Budget, LinearProblem
-from stages.walk import InputStatistics, advance, collect, fitted_sequences, write_embeddings
-from stages.yamlfile import read_yaml
+from stages.methods import registry
+from stages.methods.attention.contract import AttentionProblem, attention_error
+from stages.methods.linear.contract import Budget, LinearProblem
+from stages.models.streaming.attention import AttentionProbe
+from stages.models.streaming.streamed import StreamedModel
+from stages.params.yamlfile import read_yaml
+from stages.runtime.progress import progress
+from stages.solving.linear.attention import Kept, StoredInputs
+from stages.walk.forward import advance, write_embeddings
+from stages.walk.held_out import fitted_sequences
+from stages.walk.statistics import InputStatistics, collect
 
 RESULTS, DATA, CPU = Path("results"), Path("../../data"), torch.device("cpu")
 CHUNK = 8
@@ -93,8 +95,8 @@ def measured(
         for sparsity in sparsities:
             for name, (method, given) in settings["methods"].items():
                 begin = time.process_time()
-                solver, budget = methods.load(method, given), Budget(sparsity)
-                joint = methods.room_of(method) == "attention"
+                solver, budget = registry.load(method, given), Budget(sparsity)
+                joint = registry.find(method).joint
                 weight = solver(problem if joint else problem.linear, budget).weight
                 seconds = time.process_time() - begin
                 seen, fresh = (attention_error(inputs, weight).total for inputs in (calibration, evaluation))

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fused import FusedProblem, MaskDescent, keep_share
 from torch import Tensor
 
-from stages.attention.fused import FusedProblem, MaskDescent, keep_share
-from stages.attention.matrix import causal_mask
-from stages.solvers.contract import Budget, LinearProblem
-from stages.solvers.magnitude import Magnitude
-from stages.solvers.sparsegpt import SparseGpt
-from stages.solvers.wanda import Wanda
-from stages.yamlfile import read_yaml
+from stages.linalg.attention import causal_mask
+from stages.methods.linear.contract import Budget, LinearProblem
+from stages.methods.linear.magnitude import Magnitude
+from stages.methods.linear.sparsegpt import SparseGpt
+from stages.methods.linear.wanda import Wanda
+from stages.params.yamlfile import read_yaml
 
 RESULTS = Path("results")
 OURS, SAFE, WEIGHED = "Algorithm 1, fused W", "Algorithm 1, safe step", "Algorithm 1, ranked by size of M ∘ W"

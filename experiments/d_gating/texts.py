@@ -21,10 +21,10 @@ from tokenizers import Tokenizer
 
 from stages.errors import ParameterError, SecateurError, SourceError
 from stages.params.fetching import TextOptions, WheelText
+from stages.params.yamlfile import read_yaml
 from stages.sources.documents import Document, documents_of
 from stages.sources.texts import select
 from stages.sources.wheels import wheel_of
-from stages.yamlfile import read_yaml
 
 PROJECT, TEXTS = Path("../.."), Path("data/texts.safetensors")
 Settings = dict[str, Any]

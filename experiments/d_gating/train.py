@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from stages.gating.baselines import GroupLasso
 from stages.gating.gate import gate
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
 
 RESULTS, TEXTS = Path("results"), Path("data/texts.safetensors")
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "4000000000"}

@@ -20,10 +20,10 @@ from stages.linalg.masks import removed_count
 from stages.linalg.schedule import Pattern
 from stages.linalg.sparse_fit import Recipe, sparse_fit
 from stages.linalg.unit import unit_diagonal
-from stages.models.streamed import StreamedModel
+from stages.models.streaming.streamed import StreamedModel
 from stages.models.structure import Linear
-from stages.workspace import read_statistics
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
+from stages.walk.statistics import read_statistics
 
 RESULTS, DATA = Path("results"), Path("../../data")
 VARIANTS = {

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
 
 RESULTS = Path("results")
 BENCHMARK = Path("../../benchmarks/quality.py")

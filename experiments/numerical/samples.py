@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from measured import RESULTS, measured
 
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from measured import RESULTS, measured
 
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
 
 ROOT = Path("../..").resolve()
 FIGURES = ("parameters", "prefill_macs", "peak_memory_mb", "prefill", "decode")

@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from measured import RESULTS, measured
 
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
 
 SHORT, LONG = "short", "perplexity"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from stages.artifacts.places import how_to_repair
+from stages.artifacts.tensorfile import TensorFile, TensorWriter
 from stages.errors import ArtifactError
-from stages.places import how_to_repair
-from stages.tensorfile import TensorFile, TensorWriter
 
 NAME = "states"
 Shape = tuple[int, int, int]
@@ -130,3 +130,8 @@ class _ParquetStates:
         self._writer.close()
         if kind is None and self._missing:
             raise ValueError(f"{self._missing} sequences were not written")
+
+
+def activations_suffix(manifest: Mapping[str, Any]) -> str:
+    """Suffix of the files that the extract stage wrote."""
+    return Path(next(iter(manifest["files"]))).suffix

@@ -20,13 +20,11 @@ NEUTRAL = frozenset(
     for name in (
         "__init__.py",
         "artifacts/__init__.py", "artifacts/atomic.py", "artifacts/code.py", "artifacts/manifest.py",
-        "artifacts/store.py", "blocks", "clock.py", "errors.py", "failures.py", "memory.py", "params", "places.py",
-        "positions.py", "runner.py", "yamlfile.py",
+        "artifacts/places.py", "artifacts/store.py", "errors.py", "models/loading/memory.py", "params", "runtime",
     )
 )  # fmt: skip
-"""Files and folders that can change no bit of a result, and are not followed: what names, verifies and files results
-(artifacts, places), runs and times the work, and reads parameters, whose values are in the keys themselves, or refuses
-them (positions)."""
+"""Files and folders that can change no bit of a result, and are not followed: what names, verifies and files
+results (artifacts), runs and times the work (runtime), and reads parameters (params), whose values are in the keys."""
 
 
 def code_of(*things: Callable[..., Any] | str) -> str:
@@ -44,20 +42,29 @@ def code_version(paths: Iterable[Path], package: Path = PACKAGE) -> str:
 
 
 def closure(paths: Iterable[Path], package: Path = PACKAGE) -> frozenset[Path]:
-    """Some files of `package` and all those that they come to by imports, but for neutral ones."""
+    """Some files of `package` and all those that they come to by imports, but for neutral ones and empty packages."""
     found, left = set[Path](), list(paths)
     while left:
         path = left.pop()
         if path not in found and not is_neutral(path.relative_to(package.parent).as_posix()):
+            source = path.read_text(encoding="utf-8")
+            if path.name == "__init__.py" and only_described(source):
+                continue
             found.add(path)
             inside = ".".join(path.parent.relative_to(package.parent).parts)
-            for name in {inside} | _imported(path.read_text(encoding="utf-8"), inside):
+            for name in {inside} | _imported(source, inside):
                 left += _files(name, package)
     return frozenset(found)
 
 
+@cache
+def only_described(source: str) -> bool:
+    """Whether a module holds nothing but a docstring."""
+    return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in ast.parse(source).body)
+
+
 def is_neutral(name: str) -> bool:
-    """Whether a file (`stages/clock.py`) can change no result."""
+    """Whether a file (`stages/runtime/clock.py`) can change no result."""
     return any(name == place or name.startswith(f"{place}/") for place in NEUTRAL)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.artifacts.atomic import write_json
+from stages.artifacts.places import how_to_make, how_to_repair
 from stages.errors import ArtifactError
-from stages.places import how_to_make, how_to_repair
 
 NAME = "manifest.json"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stages.artifacts.places import how_to_repair
 from stages.errors import ArtifactError
-from stages.places import how_to_repair
 
 
 def read_rows(path: Path, schema: pa.Schema) -> list[dict[str, Any]]:

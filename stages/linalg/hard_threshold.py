@@ -124,7 +124,7 @@ def _extrapolated(point: Point, probe: Point, before: Point, toward: float, beyo
     if point.ahead.device.type != "cpu":
         values = point.ahead + toward * (probe.ahead - point.ahead) + beyond * (point.ahead - before.ahead)
         return values, values.abs()
-    from stages.kernels.threshold_cpu import extrapolate
+    from stages.linalg.kernels.threshold_cpu import extrapolate
 
     here, there, past = point.ahead.numpy(), probe.ahead.numpy(), before.ahead.numpy()
     found = extrapolate(here, there, past, toward, beyond, torch.get_num_threads())
@@ -136,7 +136,7 @@ def _settled(quadratic: Quadratic, values: Tensor, keep: Tensor) -> Point:
     target, alpha = quadratic.target, quadratic.alpha
     if values.device.type != "cpu":
         return settled_plain(quadratic, values, keep)
-    from stages.kernels.threshold_cpu import gradient_step, offset_of
+    from stages.linalg.kernels.threshold_cpu import gradient_step, offset_of
 
     threads, goal = torch.get_num_threads(), target.numpy()
     offset = offset_of(values.numpy(), keep.numpy(), goal, threads)
@@ -159,7 +159,7 @@ def settled_plain(quadratic: Quadratic, values: Tensor, keep: Tensor) -> Point:
 def _dropped_square(values: Tensor, keep: Tensor) -> float:
     if values.device.type != "cpu":
         return float(values.masked_fill(keep, 0.0).square().sum(1).double().sum())
-    from stages.kernels.threshold_cpu import dropped_square
+    from stages.linalg.kernels.threshold_cpu import dropped_square
 
     return float(dropped_square(values.numpy(), keep.numpy(), torch.get_num_threads()).sum())
 
@@ -168,6 +168,6 @@ def _shortfall(values: Tensor, threshold: float) -> float:
     """Σ max(threshold² - values², 0)."""
     if values.device.type != "cpu":
         return float((threshold**2 - values.square()).clamp(min=0).sum(1).double().sum())
-    from stages.kernels.threshold_cpu import shortfall
+    from stages.linalg.kernels.threshold_cpu import shortfall
 
     return float(shortfall(values.numpy(), threshold, torch.get_num_threads()).sum())

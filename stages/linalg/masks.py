@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +32,7 @@ def keep_largest(scores: Tensor, kept: int) -> Tensor:
     floats = scores.dtype in (torch.float32, torch.float64)
     if scores.device.type != "cpu" or not floats or scores.numel() < MANY:
         return keep_largest_plain(scores, kept)
-    from stages.kernels.select_cpu import keep_largest_rows
+    from stages.linalg.kernels.select_cpu import keep_largest_rows
 
     rows = scores.detach().reshape(-1, scores.shape[-1]).contiguous().numpy()
     return torch.from_numpy(keep_largest_rows(rows, kept, torch.get_num_threads())).view(scores.shape)
@@ -64,15 +63,3 @@ def keep_groups(scores: Tensor, n_keep: int, group_size: int) -> Tensor:
 def satisfies_groups(keep: Tensor, n_keep: int, group_size: int) -> bool:
     """Whether no group of `group_size` along the last axis keeps more than `n_keep`."""
     return bool((keep.unflatten(-1, (-1, group_size)).sum(-1) <= n_keep).all())
-
-
-def pack(keep: Tensor) -> Tensor:
-    """Mask as uint8, eight entries a byte in row-major order, the first in the highest bit."""
-    return torch.from_numpy(np.packbits(keep.flatten().cpu().numpy()))
-
-
-def unpack(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The mask of this shape that `pack` packed."""
-    total = int(np.prod(shape))
-    bits = np.unpackbits(packed.cpu().numpy(), count=total)
-    return torch.from_numpy(bits).view(torch.bool).reshape(shape)

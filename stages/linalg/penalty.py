@@ -40,7 +40,7 @@ def settle(target: Tensor, move: Tensor, total: Tensor, keep: Tensor, relaxation
     if not _fused(target):
         settle_plain(target, move, total, keep, relaxation, ratio)
         return
-    from stages.kernels import penalty_cpu
+    from stages.linalg.kernels import penalty_cpu
 
     arrays = target.numpy(), move.numpy(), total.numpy(), keep.numpy()
     penalty_cpu.settle(*arrays, relaxation, ratio, torch.get_num_threads())
@@ -50,7 +50,7 @@ def mirror(target: Tensor, total: Tensor, keep: Tensor, ratio: float, out: Tenso
     """Z - c U - T into `out`, which comes back: what `response` answers to; c as in `settle`."""
     if not _fused(target):
         return mirror_plain(target, total, keep, ratio, out)
-    from stages.kernels import penalty_cpu
+    from stages.linalg.kernels import penalty_cpu
 
     arrays = target.numpy(), total.numpy(), keep.numpy(), ratio, out.numpy()
     penalty_cpu.mirror(*arrays, torch.get_num_threads())

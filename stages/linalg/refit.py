@@ -93,7 +93,7 @@ def plain_step(
 def _fused_step(
     image: Tensor, keep: Tensor, ridge: float, weight: Tensor, residual: Tensor, direction: Tensor, size: Tensor
 ) -> None:
-    from stages.kernels.refit_cpu import conjugate_step
+    from stages.linalg.kernels.refit_cpu import conjugate_step
 
     state = weight.numpy(), residual.numpy(), direction.numpy(), size.numpy()
     conjugate_step(image.numpy(), keep.contiguous().numpy(), ridge, *state, threads=torch.get_num_threads())

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from stages.kernels.threads import over_rows
+from stages.linalg.kernels.threads import over_rows
 from stages.linalg.masks import keep_groups
 
 WORTH_A_THREAD = 1 << 17
@@ -78,7 +78,7 @@ def prune_columns_plainly(tile: Tile, start: int, stop: int, groups: tuple[int, 
 
 
 def _prune_on_cpu(tile: Tile, start: int, stop: int, groups: tuple[int, int] | None) -> None:
-    from stages.kernels.tile_cpu import prune_rows  # numba is slow to import
+    from stages.linalg.kernels.tile_cpu import prune_rows  # numba is slow to import
 
     arrays = [x.numpy() for x in (tile.weight, tile.keep, tile.upper, tile.inverse, tile.errors)]
     work = partial(prune_rows, *arrays, tile.first, start, stop, *(groups or (0, 0)))
@@ -87,7 +87,7 @@ def _prune_on_cpu(tile: Tile, start: int, stop: int, groups: tuple[int, int] | N
 
 
 def _prune_on_cuda(tile: Tile, start: int, stop: int, groups: tuple[int, int] | None) -> None:
-    from stages.kernels.tile_cuda import prune_rows  # Triton is not everywhere
+    from stages.linalg.kernels.tile_cuda import prune_rows  # Triton is not everywhere
 
     arrays = (tile.weight, tile.keep, tile.upper, tile.inverse, tile.errors)
     prune_rows(*arrays, tile.first, start, stop, *(groups or (0, 0)))

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from stages import methods
 from stages.errors import ParameterError, unknown
+from stages.methods import registry
 from stages.params.amounts import check_amounts
 from stages.params.base import DType, Positive, Section
 from stages.params.effects import check_effects
@@ -16,7 +16,7 @@ from stages.params.evaluating import Evaluate
 from stages.params.faults import first_fault, misplaced
 from stages.params.fetching import Fetch
 from stages.params.pruning import Solve
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
 
 PATH = Path("params.yaml")
 
@@ -108,7 +108,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Params:
-        known = methods.names()
+        known = registry.names()
         given = {f"solve.rules[{number}].method": rule.method for number, rule in enumerate(self.solve.rules)}
         given |= {"solve.method": self.solve.method} | {f"methods.{name}": name for name in self.methods}
         for place, name in given.items():

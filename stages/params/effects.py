@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from stages import methods
 from stages.linalg.masks import groups_of
+from stages.methods import registry
 from stages.params.base import Section
 from stages.params.faults import misplaced
 from stages.params.pruning import Rule, Solve
@@ -21,11 +21,11 @@ RULE = ("method", "pattern", "scope", "refit", "settings")
 
 def check_effects(solve: Solve) -> None:
     """Raise a fault for the first setting of solve or of a rule that can change nothing."""
-    room = methods.room_of(solve.method)
-    if room == "rotations":
+    removed = registry.find(solve.method).removes
+    if removed == "width":
         slices = f"{solve.method} slices all blocks to one width, each on what the sliced ones before it give"
         _only_defaults(solve, (*WEIGHTS, *WALK, "rules", "units"), slices, "")
-    elif room in methods.UNIT_ROOMS:
+    elif removed == "units":
         _check_units(solve)
     else:
         _check_weights(solve)
@@ -44,7 +44,7 @@ def _check_units(solve: Solve) -> None:
                     f"{getattr(rule, name)!r}: take it out",
                 )
     units = solve.units
-    own = methods.class_of(solve.method).compensation
+    own = registry.find(solve.method).settings.compensation
     compensation = own if units.compensation == "auto" else units.compensation
     if compensation in ("none", "bias"):
         _only_defaults(units, ["damping"], f"compensation: {compensation} inverts nothing", "", "solve.units")
@@ -61,7 +61,7 @@ def _check_weights(solve: Solve) -> None:
     for number, rule in enumerate(solve.rules):
         _check_rule(solve, number, rule)
     everyone = [Rule(), *solve.rules]
-    layerwise = [rule for rule in everyone if methods.room_of(rule.method or solve.method) == "solvers"]
+    layerwise = [rule for rule in everyone if _layerwise(rule.method or solve.method)]
     if not any(rule.refit is None for rule in layerwise):
         _only_defaults(solve, ["refit"], f"no refit follows {solve.method}", "")
     refits = {rule.refit or solve.refit for rule in layerwise}
@@ -79,6 +79,12 @@ def _check_weights(solve: Solve) -> None:
         _only_defaults(solve, ["allocation_outlier"], f"allocation is {solve.allocation}", "; set it to owl")
 
 
+def _layerwise(name: str) -> bool:
+    """Whether a method prunes linears one by one, so that a refit can follow it."""
+    method = registry.find(name)
+    return method.removes == "weights" and not method.joint
+
+
 def _check_rule(solve: Solve, number: int, rule: Rule) -> None:
     place, method = f"solve.rules[{number}]", rule.method or solve.method
     asked = [name for name in (*RULE, "sparsity") if getattr(rule, name) is not None]
@@ -88,7 +94,7 @@ def _check_rule(solve: Solve, number: int, rule: Rule) -> None:
         idle = [name for name in asked if name not in ("sparsity", "pattern")]
         if idle:
             raise misplaced(f"{place}.{idle[0]}", "a rule with sparsity 0 prunes nothing: take it out, or the sparsity")
-    if rule.refit is not None and methods.room_of(method) == "attention":
+    if rule.refit is not None and registry.find(method).joint:
         raise misplaced(f"{place}.refit", f"{method} is not followed by a refit, got {rule.refit}: take it out")
     if rule.scope is not None and groups_of(rule.pattern or solve.pattern):
         pattern = rule.pattern or solve.pattern

@@ -11,8 +11,8 @@ from stages.artifacts.attention import TABLE as ERRORS
 from stages.artifacts.attention import read_errors
 from stages.artifacts.linears import TABLE, read_table
 from stages.artifacts.manifest import identity_of, read_json, read_manifest, sha256_of, verified
+from stages.artifacts.places import ATTENTION, COSTS, EVALUATION, METRICS, PRUNED, PRUNING_MANIFEST, SOLUTION, SPEED
 from stages.errors import ArtifactError
-from stages.places import ATTENTION, COSTS, EVALUATION, METRICS, PRUNED, PRUNING_MANIFEST, SOLUTION, SPEED
 
 MODELS = ("dense", "pruned")
 STAGES = (

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stages import methods
-from stages.params.pruning import Solve
 from stages.reporting.flat import flat, known
 
 TOLD_APART = ("method", "sparsity", "pattern")
 
 
-def recipe(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Pairs of a name and what it was."""
+def recipe(summary: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Pairs of a name and what it was; defaults: of `solve` for this method, and of every method's settings."""
     solve, calibration = summary["solve"], summary["calibration"]
+    methods = [
+        _method(name, summary["settings"].get(name, {}), defaults["methods"][name]) for name in summary["methods"]
+    ]
     pairs = [
-        ("method", "; ".join(_method(name, summary["settings"].get(name, {})) for name in summary["methods"])),
-        ("settings", ", ".join(_changed(solve, summary["patterns"])) or "the defaults"),
+        ("method", "; ".join(methods)),
+        ("settings", ", ".join(_changed(solve, defaults["solve"], summary["patterns"])) or "the defaults"),
         ("pattern", ", ".join(summary["patterns"])),
         ("layout", summary["structure"]["name"] if summary["structure"] else "dense"),
     ]
@@ -27,18 +28,16 @@ def recipe(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _method(name: str, settings: Mapping[str, Any]) -> str:
+def _method(name: str, settings: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     """A method with its settings that are not the defaults."""
-    usual = methods.settings_of(name)
     told = ", ".join(f"{key} {value}" for key, value in flat(settings) if dict(flat(usual)).get(key) != value)
     return f"{name} ({told})" if told else name
 
 
-def _changed(solve: Mapping[str, Any], patterns: list[str]) -> Iterator[str]:
+def _changed(solve: Mapping[str, Any], usual: Mapping[str, Any], patterns: list[str]) -> Iterator[str]:
     """Settings of solve that are not the defaults and mean something to its method."""
     if not solve:
         return
-    usual = Solve(method=solve["method"], sparsity=0.5).model_dump(mode="json")
     before = dict(flat(usual))
     for name, value in flat({key: value for key, value in known(solve, patterns).items() if key not in TOLD_APART}):
         if before.get(name) != value:

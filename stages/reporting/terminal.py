@@ -11,8 +11,11 @@ from stages.reporting.recipe import recipe
 from stages.reporting.speed import MEGA, speed_rows
 
 
-def short_table(summary: Mapping[str, Any], page: Path) -> str:
-    """Dense and pruned side by side, how it was pruned, the seconds of each stage, where the page is."""
+def short_table(summary: Mapping[str, Any], defaults: Mapping[str, Any], page: Path) -> str:
+    """Dense and pruned side by side, how it was pruned, the seconds of each stage, where the page is.
+
+    defaults: see `recipe`.
+    """
     dense, pruned = summary["dense"], summary["pruned"]
     table = [
         [summary["model"], "dense", "pruned"],
@@ -32,7 +35,7 @@ def short_table(summary: Mapping[str, Any], page: Path) -> str:
         for one in summary["costs"]
     ]
     notes = [f"note: {one}" for one in summary["notes"]]
-    pairs = recipe(summary)
+    pairs = recipe(summary, defaults)
     width = max(len(name) for name, _ in pairs)
     told = [f"{name.ljust(width)}  {value}" for name, value in pairs]
     return "\n".join([*_aligned(table), *notes, "", *told, "", *_aligned(costs), "", f"report: {page}"])

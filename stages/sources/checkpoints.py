@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from stages.artifacts.manifest import sha256_of
+from stages.artifacts.places import from_project
 from stages.errors import SourceError
 from stages.params.fetching import HubModel, LocalModel, Model, WheelModel
-from stages.places import from_project
 from stages.sources import hub
 from stages.sources.wheels import matching, names_in, opened, wheel_of
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from stages.artifacts.places import from_project
 from stages.errors import ParameterError, SourceError
 from stages.params.fetching import HubText, LocalText, Text, WheelText
-from stages.places import from_project
 from stages.sources import hub
 from stages.sources.reading import decoded
 from stages.sources.wheels import matching, opened, wheel_of

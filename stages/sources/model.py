@@ -10,15 +10,15 @@ import torch
 
 from stages.artifacts.atomic import MODE
 from stages.errors import ArchitectureError, SourceError
-from stages.models.checkpoint import Checkpoint
-from stages.models.compute import DTYPES
-from stages.models.coverage import coverage_of
-from stages.models.gguf import dequantise
-from stages.models.normalise import copy_weights, rewrite, settle_dtype, survey
-from stages.models.trial import check_walk
+from stages.models.importing.gguf import dequantise
+from stages.models.importing.normalise import copy_weights, rewrite, settle_dtype, survey
+from stages.models.loading.checkpoint import Checkpoint
+from stages.models.loading.compute import DTYPES
+from stages.models.streaming.coverage import coverage_of
+from stages.models.streaming.trial import check_walk
 from stages.params.fetching import Model
 from stages.params.pruning import Solve
-from stages.runner import progress
+from stages.runtime.progress import progress
 from stages.sources.checkpoints import copy_companions, found
 from stages.sources.reading import reading
 from stages.sources.refusals import check_finite, check_folder

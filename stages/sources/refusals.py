@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
+from stages.artifacts.tensorfile import TensorFile
 from stages.errors import ArtifactError, SourceError
-from stages.models.checkpoint import INDEX, SINGLE, Checkpoint
-from stages.runner import progress
-from stages.tensorfile import TensorFile
+from stages.models.loading.checkpoint import INDEX, SINGLE, Checkpoint
+from stages.runtime.progress import progress
 
 PICKLES = "*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from stages.errors import ParameterError
 from stages.params.fetching import HubText, Text, TextOptions, WheelText
-from stages.runner import progress
+from stages.runtime.progress import progress
 from stages.sources.documents import Document, documents_of
 from stages.sources.reading import reading
 from stages.sources.repeats import marked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages import methods
+from stages.methods import registry
 from tests.bad_input.case import Case, Change, bad, both, section
 
 SOLVE = "stages.solve"
@@ -16,7 +16,7 @@ def wrong(method: str, setting: str, value: object, *told: str) -> Case:
 
 def _of(method: str, settings: str) -> Change:
     """solve with a method (in a rule where it prunes q and k) and its settings."""
-    if methods.room_of(method) == "attention":
+    if registry.find(method).joint:
         rule = f"{{roles: [attention.q, attention.k], method: {method}, settings: {{{settings}}}}}"
         return section(f"solve: {{method: wanda, sparsity: 0.3, rules: [{rule}]}}")
     return both(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stages.yamlfile import yaml_text
+from stages.params.yamlfile import yaml_text
 from tests.committed import ROOT, Project, outcomes_in
 
 STAGE = """

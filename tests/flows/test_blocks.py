@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from stages.artifacts.manifest import read_manifest, sha256_of, write_manifest
-from stages.tensorfile import read_tensors, write_tensors
+from stages.artifacts.tensorfile import read_tensors, write_tensors
 from tests.flows.conftest import ROOT, wait_for
 from tests.unit.tiny import VOCABULARY, save_tokens, write_params
 
@@ -150,7 +150,7 @@ def test_a_block_that_fails_is_one_line_where_prefect_runs_it(place):
         path.write_bytes(good)
         write_manifest(path.parent, {name: value for name, value in manifest.items() if name != "files"})
     assert process.returncode == 2
-    assert lines[-1].startswith("solve: error: block 1: KeyError: 'groups' (stages/workspace.py, line ")
+    assert lines[-1].startswith("solve: error: block 1: KeyError: 'groups' (stages/runtime/workspace.py, line ")
     assert not any("Traceback" in line for line in lines)
 
 

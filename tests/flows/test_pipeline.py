@@ -17,7 +17,7 @@ from flows.errors import FlowError, NetworkFailed, StageFailed
 from flows.graph import read_graph
 from flows.pipeline import _could_not_reach_the_network
 from flows.worktree import name_of, overridden
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
 from tests.flows.conftest import wait_for
 
 ALL = ("extract", "solve", "report")

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.artifacts.manifest import sha256_of
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
 from tests.committed import FROM_SOLVE
 
 pytestmark = pytest.mark.pipeline

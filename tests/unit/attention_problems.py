@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stages.attention.contract import AttentionProblem
-from stages.attention.matrix import Heads, causal_mask
-from stages.solvers.contract import LinearProblem
+from stages.linalg.attention import Heads, causal_mask
+from stages.methods.attention.contract import AttentionProblem
+from stages.methods.linear.contract import LinearProblem
 
 WIDTH, D_HEAD, LENGTH = 24, 6, 10
 

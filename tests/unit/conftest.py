@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stages import assemble, compare_attention, extract, measure_speed, solve, statistics
-from stages.runner import run_stage
+from stages.runtime.stage import run_stage
 from tests.unit.tiny import tiny_workspace, write_params
 
 STAGES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stages.solvers.contract import LinearProblem
+from stages.methods.linear.contract import LinearProblem
 
 KINDS = ("independent", "correlated", "few_tokens", "dead_inputs", "outlier")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from stages.linalg.salience import channel_salience
-from stages.structured.contract import UnitProblem
+from stages.methods.units.contract import UnitProblem
 
 
 def make_units(

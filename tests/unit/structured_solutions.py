@@ -10,14 +10,14 @@ from transformers import AutoModelForCausalLM
 
 from stages.artifacts.linears import TABLE, write_table
 from stages.artifacts.manifest import identity_of, write_manifest
-from stages.assembly import layout_of, write_checkpoint
-from stages.models import fresh
-from stages.models.load import load_model
-from stages.models.streamed import StreamedModel
-from stages.models.units import units_of
-from stages.places import block_file
-from stages.pruned import Pruned
-from stages.solution import read_rows, write_block
+from stages.artifacts.places import block_file
+from stages.artifacts.solution import read_rows, write_block
+from stages.assembly.checkpoint import layout_of, write_checkpoint
+from stages.models.export import fresh
+from stages.models.loading.load import load_model
+from stages.models.streaming.streamed import StreamedModel
+from stages.models.streaming.units import units_of
+from stages.walk.pruned import Pruned
 
 COLUMNS = {
     "method": "hand", "pattern": "unstructured", "scope": "model", "relative_error": 0.0, "damping": None,

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from stages.errors import NotPositiveDefiniteError, ParameterError
-from stages.kernels import penalty_cpu
 from stages.linalg.inverse import LEAF
+from stages.linalg.kernels import penalty_cpu
 from stages.linalg.masks import keep_largest, satisfies_groups
 from stages.linalg.penalty import mirror, mirror_plain, response, settle, settle_plain
 from stages.linalg.refit import exact_refit
 from stages.linalg.unit import unit_diagonal
-from stages.solvers.admm import Admm, eased
-from stages.solvers.alps import Alps, growth_of
-from stages.solvers.contract import Budget, errors_of
-from stages.solvers.sparsegpt import SparseGpt
+from stages.methods.linear.admm import Admm, eased
+from stages.methods.linear.alps import Alps, growth_of
+from stages.methods.linear.contract import Budget, errors_of
+from stages.methods.linear.sparsegpt import SparseGpt
 from tests.reference import admm as reference
 from tests.reference import alps as alps_reference
 from tests.unit.problems import KINDS, make_problem

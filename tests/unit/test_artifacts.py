@@ -13,9 +13,9 @@ from stages.artifacts.activations import read_states, states_shape, writer_of
 from stages.artifacts.atomic import replacing_file, replacing_folder
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
 from stages.artifacts.store import BlockStore
+from stages.artifacts.tensorfile import TensorFile, TensorWriter, read_tensors, write_tensors
 from stages.artifacts.tokens import sample_windows
 from stages.errors import ArtifactError, ParameterError
-from stages.tensorfile import TensorFile, TensorWriter, read_tensors, write_tensors
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from stages.attention import matrix
-from stages.attention.fused import FusedProblem, MaskDescent, curvature, keep_share, loss_and_gradient, loss_of
-from stages.attention.matrix import causal_mask
 from stages.errors import NotFiniteError, ParameterError
+from stages.linalg import attention as matrix
+from stages.linalg.attention import causal_mask
 from tests.reference import attention_fused as reference
 from tests.reference.attention_matrix import plainly
 from tests.unit.largest import Largest
+
+SPEC = importlib.util.spec_from_file_location(
+    "fused", Path(__file__).parents[2] / "experiments/attention_matrix/fused.py"
+)
+sys.modules["fused"] = fused = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(fused)
+from fused import FusedProblem, MaskDescent, curvature, keep_share, loss_and_gradient, loss_of  # noqa: E402
 
 KINDS = ("causal", "window", "of each input", "none")
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.attention import matrix
-from stages.attention.matrix import Heads, causal_mask, errors_between, squared_error
+from stages.linalg import attention as matrix
+from stages.linalg.attention import Heads, causal_mask, errors_between, squared_error
 from tests.reference.attention_matrix import plainly
 from tests.unit.largest import Largest
 

@@ -7,21 +7,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stages import methods
-from stages.attention.contract import attention_error, batch_order
 from stages.errors import ParameterError
-from stages.solvers.contract import Budget
+from stages.methods import registry
+from stages.methods.attention.contract import attention_error, batch_order
+from stages.methods.linear.contract import Budget
 from tests.reference.attention_gd import learnt_masks
 from tests.reference.attention_iht import thresholded
 from tests.unit.attention_problems import make_attention
 
-EVERY_METHOD = pytest.mark.parametrize("name", methods.names("attention"))
+EVERY_METHOD = pytest.mark.parametrize("name", registry.names("attention"))
 SCORES = ("moved", "mask", "weight")
 QUICK = {"attention_gd": {"steps": 5}, "attention_iht": {"steps": 20, "warm": 5}}
 
 
 def quick(name, **settings):
-    return methods.load(name, QUICK[name] | settings)
+    return registry.load(name, QUICK[name] | settings)
 
 
 @EVERY_METHOD
@@ -69,7 +69,7 @@ def test_single_precision_is_near_double():
 def test_masks_are_the_references():
     problem = make_attention()
     query, key = problem.dense.split(problem.linear.rows)
-    solver = methods.load("attention_gd", {"steps": 7, "penalty": 0.01, "step": 2.0, "batches": 0})
+    solver = registry.load("attention_gd", {"steps": 7, "penalty": 0.01, "step": 2.0, "batches": 0})
     expected = learnt_masks(torch.cat(problem.fit.given), query, key, 4, 2, 0.01, 2.0, 7, 0.9)
     alone, moved = solver.learnt_mask(problem)
     found = alone + moved
@@ -81,7 +81,7 @@ def test_masks_are_the_references():
 
 def test_without_data_gradient_masks_shrink_alike():
     problem = make_attention()
-    alone, moved = methods.load("attention_gd", {"steps": 1, "penalty": 0.1, "step": 0.5}).learnt_mask(problem)
+    alone, moved = registry.load("attention_gd", {"steps": 1, "penalty": 0.1, "step": 0.5}).learnt_mask(problem)
     assert alone == pytest.approx(0.95)
     assert moved.abs().max() < 1e-12
 
@@ -89,8 +89,8 @@ def test_without_data_gradient_masks_shrink_alike():
 def test_the_box_holds_and_scores_differ():
     problem = make_attention()
     settings = {"steps": 20, "penalty": 0.1, "step": 3.0}
-    assert sum(methods.load("attention_gd", settings).learnt_mask(problem)).min() < 0
-    mask = sum(methods.load("attention_gd", settings | {"box": True}).learnt_mask(problem))
+    assert sum(registry.load("attention_gd", settings).learnt_mask(problem)).min() < 0
+    mask = sum(registry.load("attention_gd", settings | {"box": True}).learnt_mask(problem))
     assert mask.min() >= -1e-15
     assert mask.max() <= 1 + 1e-15
 
@@ -98,18 +98,18 @@ def test_the_box_holds_and_scores_differ():
 def test_what_descent_moved_is_a_better_score_than_the_mask_and_than_size():
     for seed in range(3):
         problem = make_attention(seed)
-        solutions = [methods.load("attention_gd", {"score": score})(problem, Budget(0.5)) for score in SCORES]
+        solutions = [registry.load("attention_gd", {"score": score})(problem, Budget(0.5)) for score in SCORES]
         errors = dict(zip(SCORES, (attention_error(problem.held, one.weight).total for one in solutions), strict=True))
-        plain = methods.load("magnitude")(problem.linear, Budget(0.5))
+        plain = registry.load("magnitude")(problem.linear, Budget(0.5))
         assert errors["moved"] < 0.85 * min(errors["mask"], attention_error(problem.held, plain.weight).total)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_thresholding_is_the_references(penalty):
     problem = make_attention()
-    begin = methods.load("magnitude")(problem.linear, Budget(0.5))
+    begin = registry.load("magnitude")(problem.linear, Budget(0.5))
     settings = {"start": "magnitude", "steps": 12, "warm": 4, "penalty": penalty}
-    found = methods.load("attention_iht", settings)(problem, Budget(0.5))
+    found = registry.load("attention_iht", settings)(problem, Budget(0.5))
     expected = thresholded(
         problem.fit.given, list(batch_order(3, 12, 0)), problem.dense.split(problem.linear.rows), (4, 2),
         problem.linear.gram, begin.weight, begin.keep, 0.02, 4, penalty,
@@ -123,7 +123,7 @@ def test_thresholding_is_the_references(penalty):
 def test_held_out_it_never_ends_worse_than_it_began(start, rate):
     for seed in range(3):
         problem = make_attention(seed)
-        begin = methods.load(start)(problem.linear, Budget(0.6))
+        begin = registry.load(start)(problem.linear, Budget(0.6))
         found = quick("attention_iht", start=start, rate=rate)(problem, Budget(0.6))
         before, after = (attention_error(problem.held, one.weight).total for one in (begin, found))
         assert after <= before
@@ -132,7 +132,7 @@ def test_held_out_it_never_ends_worse_than_it_began(start, rate):
 
 def test_the_mask_moves_only_if_it_may():
     problem = make_attention()
-    begin = methods.load("magnitude")(problem.linear, Budget(0.5))
+    begin = registry.load("magnitude")(problem.linear, Budget(0.5))
     still, moved = (
         quick("attention_iht", start="magnitude", moves=moves)(problem, Budget(0.5)) for moves in (False, True)
     )
@@ -171,4 +171,4 @@ def test_the_units_of_the_inputs_do_not_matter():
 )
 def test_wrong_settings_are_refused_by_name(name, wrong, message):
     with pytest.raises(ParameterError, match=message):
-        methods.load(name, wrong)
+        registry.load(name, wrong)

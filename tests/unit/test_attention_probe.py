@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from stages.errors import ArchitectureError
-from stages.models.attended import attended
-from stages.models.attention import AttentionProbe
-from stages.models.streamed import StreamedModel
+from stages.models.streaming.attended import attended
+from stages.models.streaming.attention import AttentionProbe
+from stages.models.streaming.streamed import StreamedModel
 from tests.unit.tiny import CONFIGS, VOCABULARY, save_tiny
 
 CPU = torch.device("cpu")

@@ -7,9 +7,12 @@ import errno
 import pytest
 from safetensors.torch import load_file, save_file
 
-from stages import params, runner, solve
+from stages import params
 from stages.artifacts.manifest import write_manifest
 from stages.errors import ParameterError
+from stages.runtime import disk
+from stages.runtime import stage as runner
+from stages.solving import walk as solving
 from tests.unit.tiny import write_params
 
 BEFORE = ("extract", "statistics")
@@ -165,14 +168,14 @@ def test_activations_that_are_not_finite_name_the_block(workspace):
 def test_parameters_that_change_during_a_run_stop_it_before_anything_is_published(workspace, monkeypatch):
     w = workspace()
     w.run(*BEFORE, "solve")
-    good, original = w.bytes_of("solution"), solve.write_block
+    good, original = w.bytes_of("solution"), solving.write_block
 
     def change_meanwhile(*args):
         w.change(solve={"sparsity": 0.9})
         return original(*args)
 
     w.change(solve={"sparsity": 0.6})
-    monkeypatch.setattr(solve, "write_block", change_meanwhile)
+    monkeypatch.setattr(solving, "write_block", change_meanwhile)
     code, line = w.fail("solve")
     assert code == 2
     assert "params.yaml: solve changed while solve was running: nothing was written" in line
@@ -182,13 +185,13 @@ def test_parameters_that_change_during_a_run_stop_it_before_anything_is_publishe
 def test_parameters_of_other_methods_may_change_during_a_run(workspace, monkeypatch):
     w = workspace()
     w.run(*BEFORE)
-    original = solve.write_block
+    original = solving.write_block
 
     def change_meanwhile(*args):
         w.change(methods={"wanda": {"activation_power": 0.7}})
         return original(*args)
 
-    monkeypatch.setattr(solve, "write_block", change_meanwhile)
+    monkeypatch.setattr(solving, "write_block", change_meanwhile)
     w.run("solve")
 
 
@@ -201,7 +204,7 @@ def test_a_full_disk_is_one_line_and_nothing_half_written(workspace, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     w.change(solve={"sparsity": 0.6})
-    monkeypatch.setattr(solve, "write_block", full)
+    monkeypatch.setattr(solving, "write_block", full)
     code, line = w.fail("solve")
     assert code == 2
     assert "the disk is full" in line
@@ -210,7 +213,7 @@ def test_a_full_disk_is_one_line_and_nothing_half_written(workspace, monkeypatch
 
 def test_too_small_a_disk_is_told_before_the_work(workspace, monkeypatch):
     w = workspace()
-    monkeypatch.setattr(runner.shutil, "disk_usage", lambda path: runner.shutil._ntuple_diskusage(1, 1, 0))
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: disk.shutil._ntuple_diskusage(1, 1, 0))
     code, line = w.fail("extract")
     assert code == 2
     assert "the disk is too small for the activations" in line

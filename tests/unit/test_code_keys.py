@@ -8,25 +8,27 @@ from pathlib import Path
 import grimp
 import pytest
 
-from stages import (
-    backward,
-    choosing,
-    evaluate,
-    extract,
-    gate_folding,
-    gate_training,
-    methods,
-    slicing,
-    solve,
-    statistics,
-)
-from stages.artifacts.code import PACKAGE, closure, code_of, code_version, is_neutral
+from stages import evaluate, extract, solve, statistics
+from stages.artifacts.code import PACKAGE, closure, code_of, code_version, is_neutral, only_described
 from stages.artifacts.manifest import read_json
+from stages.methods import registry
+from stages.solving import walk
+from stages.solving.gates import plan as gate_plan
+from stages.solving.gates import scales, training
+from stages.solving.linear import plan as linear_plan
+from stages.solving.rotation import walk as rotation_walk
+from stages.solving.units import plan as unit_plan
+from stages.solving.units import scores
+from stages.walk import backward
 
 MAKERS = {
     module.__name__.removeprefix("stages."): Path(module.__file__)
-    for module in (backward, choosing, evaluate, extract, gate_folding, gate_training, slicing, solve, statistics)
-} | {name: PACKAGE.joinpath(*methods.module_of(name).split(".")[1:]).with_suffix(".py") for name in methods.names()}
+    for module in (
+        backward, evaluate, extract, gate_plan, linear_plan, rotation_walk, scales, scores, solve, statistics, training,
+        unit_plan, walk,
+    )
+}  # fmt: skip
+MAKERS |= {name: PACKAGE / "methods" / registry.find(name).family / f"{name}.py" for name in registry.names()}
 """Modules whose code keys hash: those that make blocks, and the methods."""
 
 
@@ -48,7 +50,8 @@ def found_by(graph, name):
         found.add(one)
         left += graph.find_modules_directly_imported_by(one) | ({one.rpartition(".")[0]} - {""})
     places = [PACKAGE.parent.joinpath(*one.split(".")) for one in found]
-    return {place / "__init__.py" if place.is_dir() else place.with_suffix(".py") for place in places}
+    files = {place / "__init__.py" if place.is_dir() else place.with_suffix(".py") for place in places}
+    return {path for path in files if path.name != "__init__.py" or not only_described(path.read_text())}
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -80,22 +83,22 @@ def test_an_edit_of_any_file_it_follows_from_changes_a_key_and_of_no_other(name,
     ("maker", "file", "follows"),
     [
         ("solve", "solve.py", True),
-        ("solve", "assignment.py", True),
-        ("solve", "allocation.py", True),
-        ("solve", "tensorfile.py", True),
-        ("solve", "kernels/select_cpu.py", True),
-        ("solve", "solvers/wanda.py", False),
-        ("solve", "solvers/admm.py", False),
-        ("solve", "structured/newton.py", False),
-        ("admm", "kernels/penalty_cpu.py", True),
-        ("extract", "models/modeling_hetero.py", True),
-        ("extract", "models/modeling_sliced.py", True),
+        ("solve", "solving/linear/assignment.py", True),
+        ("solve", "solving/linear/allocation.py", True),
+        ("solve", "artifacts/tensorfile.py", True),
+        ("solve", "linalg/kernels/select_cpu.py", True),
+        ("solve", "methods/linear/wanda.py", False),
+        ("solve", "methods/linear/admm.py", False),
+        ("solve", "methods/units/newton.py", False),
+        ("admm", "linalg/kernels/penalty_cpu.py", True),
+        ("extract", "models/classes/modeling_hetero.py", True),
+        ("extract", "models/classes/modeling_sliced.py", True),
         ("extract", "artifacts/tokens.py", True),
         ("statistics", "linalg/gram.py", True),
-        ("evaluate", "evaluation/perplexity.py", True),
+        ("evaluate", "measuring/quality/perplexity.py", True),
         ("evaluate", "solve.py", False),
         ("solve", "reporting/page.py", False),
-        ("solve", "runner.py", False),
+        ("solve", "runtime/stage.py", False),
         ("solve", "params/pruning.py", False),
     ],
 )
@@ -128,9 +131,12 @@ def test_relative_and_lazy_imports_and_packages_are_followed(tmp_path):
 
 
 def test_methods_that_a_method_finds_by_name_are_in_its_code():
-    start = methods.load("attention_iht", {"start": "sparsegpt"})
-    assert methods.modules_of("attention_iht", start) == {"stages.attention.attention_iht", "stages.solvers.sparsegpt"}
-    assert methods.modules_of("wanda", methods.load("wanda")) == {"stages.solvers.wanda"}
+    start = registry.load("attention_iht", {"start": "sparsegpt"})
+    assert registry.modules_of("attention_iht", start) == {
+        "stages.methods.attention.attention_iht",
+        "stages.methods.linear.sparsegpt",
+    }
+    assert registry.modules_of("wanda", registry.load("wanda")) == {"stages.methods.linear.wanda"}
 
 
 def test_an_edit_of_solve_makes_its_blocks_anew_and_one_of_another_method_does_not(workspace, monkeypatch, tmp_path):
@@ -148,24 +154,25 @@ def test_an_edit_of_solve_makes_its_blocks_anew_and_one_of_another_method_does_n
         code._hash.cache_clear()
         return read_json(tmp_path / "metrics/cost/solve.json")["blocks_made"]
 
-    assert [edited(name) for name in ("solvers/admm.py", "solvers/wanda.py", "assignment.py", "runner.py")] == [
-        0,
-        3,
-        3,
-        0,
-    ]
+    made = {name: edited(name) for name in (
+        "methods/linear/admm.py", "methods/linear/wanda.py", "solving/linear/assignment.py", "runtime/stage.py",
+    )}  # fmt: skip
+    assert list(made.values()) == [0, 3, 3, 0], made
 
 
 def test_nothing_is_found_by_name_but_methods():
-    """What `import_module` finds no walker sees: only methods.py may, whose modules are named to `code_of`."""
+    """What `import_module` finds no walker sees: only the registry may, whose modules are named to `code_of`."""
     dynamic = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
         if "import_module(" in path.read_text(encoding="utf-8") or "__import__(" in path.read_text(encoding="utf-8")
     }
-    assert dynamic == {"methods.py", "models/fresh.py"}  # fresh: `import secateur` in a process of its own
+    assert dynamic == {
+        "methods/registry.py",
+        "models/export/fresh.py",
+    }  # fresh: `import secateur` in a process of its own
 
 
 def test_code_is_known_by_function_class_and_name():
     assert len({code_of(solve.main), code_of(backward.Backward), code_of("stages.extract")}) == 3
-    assert code_of(solve.main) == code_of("stages.solve") != code_of("stages.solve", "stages.solvers.admm")
+    assert code_of(solve.main) == code_of("stages.solve") != code_of("stages.solve", "stages.methods.linear.admm")

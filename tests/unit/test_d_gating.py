@@ -10,26 +10,28 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stages import gate_training, methods
 from stages.artifacts.manifest import read_manifest, write_manifest
+from stages.artifacts.places import block_file
+from stages.artifacts.solution import read_rows, read_units
 from stages.artifacts.store import FOLDER
 from stages.errors import GatingError, ParameterError
-from stages.gated_model import gated_model
-from stages.gating.d_gating import DGating
 from stages.gating.gate import gate
 from stages.gating.gates import Gates
 from stages.gating.groups import units
 from stages.gating.inputs import ScaledUnits, scaled_inputs
-from stages.models import adapters
-from stages.models.load import load_model
-from stages.models.units import units_of
+from stages.methods import registry
+from stages.methods.gates.d_gating import DGating
+from stages.models.loading import adapters
+from stages.models.loading.load import load_model
+from stages.models.streaming.units import units_of
 from stages.params import Compute
-from stages.places import block_file
-from stages.solution import read_rows, read_units, read_weights
-from stages.trained import Trained
-from stages.unit_problems import parameters_of
-from stages.workspace import open_model
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
+from stages.runtime.workspace import open_model
+from stages.solving.gates import training as gate_training
+from stages.solving.gates.model import gated_model
+from stages.solving.gates.result import Trained
+from stages.solving.units.problem import parameters_of
+from stages.walk.pruned import read_weights
 
 MODEL, SOLUTION = Path("data/model"), Path("data/solution")
 QUICK = {"steps": 6, "learning_rate": 0.1, "penalty": 40.0}
@@ -235,7 +237,7 @@ def test_a_corrupt_state_is_passed_over(workspace, monkeypatch):
 )
 def test_settings_out_of_range_are_told(settings, told):
     with pytest.raises(ParameterError, match=told.replace("(", r"\(")):
-        methods.load("d_gating", settings)
+        registry.load("d_gating", settings)
 
 
 @pytest.mark.parametrize(
@@ -369,5 +371,5 @@ def test_scores_do_not_depend_on_the_unit_of_activations(workspace):
 
 def test_settings_are_frozen_and_default_to_those_of_params():
     values = read_yaml(Path(__file__).parents[2] / "params.yaml")["methods"]["d_gating"]
-    assert values == methods.settings_of("d_gating")
+    assert values == registry.settings_of("d_gating")
     assert replace(DGating(), steps=3).strength(2) == DGating().penalty

@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages import restart
 from stages.artifacts.manifest import read_json, read_manifest
-from stages.gate_folding import POWERS
-from stages.gate_training import held_out
-from stages.models.load import load_model
-from stages.models.units import units_of
+from stages.artifacts.places import block_file
+from stages.artifacts.solution import read_rows, read_units
+from stages.assembly import restart
+from stages.models.loading.load import load_model
+from stages.models.streaming.units import units_of
 from stages.params import Compute
-from stages.places import block_file
-from stages.solution import read_rows, read_units, read_weights
-from stages.trained import Trained
-from stages.workspace import open_model
+from stages.runtime.workspace import open_model
+from stages.solving.gates.result import Trained
+from stages.solving.gates.scales import POWERS
+from stages.solving.gates.training import held_out
+from stages.walk.pruned import read_weights
 from tests.unit.structured_solutions import answering
 from tests.unit.test_d_gating import FOLDER, MODEL, SOLUTION, asked
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stages import methods
 from stages.artifacts.code import PACKAGE, closure
-from stages.yamlfile import read_yaml
+from stages.methods import registry
+from stages.params.yamlfile import read_yaml
 
 ROOT = PACKAGE.parent
 STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
@@ -20,7 +20,8 @@ def within(path, places):
 
 def code_of(name):
     """Source files that a stage's result follows from, as block keys see it; solve finds methods by their names."""
-    modules = [STAGES[name]["cmd"].split()[2], *(map(methods.module_of, methods.names()) if name == "solve" else [])]
+    methods = [registry.find(one).module for one in registry.names()] if name == "solve" else []
+    modules = [STAGES[name]["cmd"].split()[2], *methods]
     paths = [ROOT.joinpath(*module.split(".")).with_suffix(".py") for module in modules]
     return {path.relative_to(ROOT).as_posix() for path in closure(paths)}
 

@@ -15,29 +15,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages import (
-    assemble,
-    compare_attention,
-    evaluate,
-    extract,
-    measure_speed,
-    methods,
-    restart,
-    solve,
-    statistics,
-)
+from stages import assemble, compare_attention, evaluate, extract, measure_speed, solve, statistics
 from stages.artifacts.linears import TABLE, read_table
 from stages.artifacts.manifest import write_manifest
-from stages.linalg.masks import unpack
-from stages.models.fresh import Answer, _answer
-from stages.models.stepwise import Stop
-from stages.models.streamed import StreamedModel
-from stages.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, STATISTICS, block_file
-from stages.runner import run_stage
-from stages.solution import read_weights
-from stages.tensorfile import TensorFile, read_tensors
-from stages.visit import _Lacks
-from stages.workspace import read_statistics
+from stages.artifacts.packing import unpack
+from stages.artifacts.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, STATISTICS, block_file
+from stages.artifacts.tensorfile import TensorFile, read_tensors
+from stages.assembly import restart
+from stages.methods import registry
+from stages.models.export.fresh import Answer, _answer
+from stages.models.streaming.stepwise import Stop
+from stages.models.streaming.streamed import StreamedModel
+from stages.runtime.stage import run_stage
+from stages.walk.ordered import _Lacks
+from stages.walk.pruned import read_weights
+from stages.walk.statistics import read_statistics
 from tests.unit.tiny import CONFIGS, save_tokens, tiny_model, write_params
 
 CPU = torch.device("cpu")
@@ -56,17 +48,17 @@ MEASURED = {
 
 def cases():
     """Each method with its section `solve` and its settings."""
-    for name in methods.names():
-        room = methods.room_of(name)
+    for name in registry.names():
+        room = registry.find(name).family
         if room == "attention":
             rule = {"roles": ["attention.q", "attention.k"], "method": name, "settings": {"steps": 12, "batch": 4}}
             yield name, {"method": "wanda", "rules": [rule]}, {}
-        elif room == "gating":
+        elif room == "gates":
             for weights in ("frozen", "trained", "lora"):
                 settings = {"steps": 4, "weights": weights}
                 yield f"{name} {weights}", {"method": name, "sparsity": 0.3}, {name: settings}
         else:
-            yield name, {"method": name, "sparsity": 0.5 if room == "solvers" else 0.3}, {}
+            yield name, {"method": name, "sparsity": 0.5 if room == "linear" else 0.3}, {}
 
 
 CASES = {name: (section, settings) for name, section, settings in cases()}
@@ -154,7 +146,7 @@ def test_every_method_prunes_a_checkpoint_of_every_dtype(name, stored, projects)
 def test_errors_told_are_those_of_the_rounded_weights(name, stored, projects):
     """Blocks on the dense model's inputs, Gram matrices in float64."""
     section, settings = CASES[name]
-    gates = methods.room_of(name.split()[0]) == "gating"
+    gates = registry.find(name.split()[0]).family == "gates"
     section = {**section, "inputs": "dense", **({} if gates else {"target": "dense"})}
     with projects(stored, statistics={"dtype": "float64"}).entered() as project:
         project.run("solve", "assemble", solve=section, methods=settings)

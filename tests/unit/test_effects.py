@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from stages import methods, params
+from stages import params
 from stages.artifacts.linears import read_table
 from stages.errors import ParameterError
 from stages.linalg.masks import removed_count
-from stages.yamlfile import read_yaml, yaml_text
+from stages.methods import registry
+from stages.params.yamlfile import read_yaml, yaml_text
 from tests.unit.tiny import write_params
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +100,7 @@ def test_what_other_sections_could_not_honour_is_refused(sections, told, tmp_pat
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize("method", methods.names())
+@pytest.mark.parametrize("method", registry.names())
 def test_the_committed_parameters_serve_every_method(method, tmp_path):
     values = read_yaml(ROOT / "params.yaml")
     values["solve"]["method"] = method
@@ -144,7 +145,7 @@ def test_the_linears_of_one_rule_compete_and_no_others(workspace):
         assert len({row["sparsity"] for row in ours}) > 1
 
 
-@pytest.mark.parametrize("method", methods.names("solvers"))
+@pytest.mark.parametrize("method", registry.names("linear"))
 def test_next_to_nothing_left_is_exact_or_names_the_sparsity_and_the_width(method, workspace):
     w = workspace(solve={"method": method})
     w.run("extract", "statistics")
@@ -184,7 +185,7 @@ def test_next_to_nothing_left_is_exact_or_names_the_sparsity_and_the_width(metho
 )
 def test_a_method_setting_that_another_one_makes_useless_is_refused(method, settings, told):
     with pytest.raises(ParameterError, match=f"methods.{method}.{told}"):
-        methods.load(method, settings)
-    kind = methods.class_of(method)
-    assert set(kind.idle) <= set(methods.settings_of(method))
-    methods.load(method, {name: value for name, value in settings.items() if name not in kind.idle})
+        registry.load(method, settings)
+    kind = registry.find(method).settings
+    assert set(kind.idle) <= set(registry.settings_of(method))
+    registry.load(method, {name: value for name, value in settings.items() if name not in kind.idle})

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from stages.errors import NotFiniteError, ParameterError
-from stages.evaluation import perplexity as module
-from stages.evaluation.perplexity import perplexity
-from stages.evaluation.protocol import perplexity_in_words
-from stages.evaluation.windows import windows_of
+from stages.measuring.quality import perplexity as module
+from stages.measuring.quality.perplexity import perplexity
+from stages.measuring.quality.protocol import perplexity_in_words
+from stages.measuring.quality.windows import windows_of
 from stages.params.evaluating import Perplexity
 from tests.unit.tiny import VOCABULARY, tiny_model
 

@@ -67,8 +67,8 @@ def plain_accuracy(texts, labels):
 
 def test_a_checkpoint_with_unequal_blocks_is_measured_as_the_same_one_padded_with_zeros(workspace):
     """Loaded by this package's classes, driven by lm-eval as any other."""
-    from stages.assembly import layout_of, write_checkpoint
-    from stages.models.streamed import StreamedModel
+    from stages.assembly.checkpoint import layout_of, write_checkpoint
+    from stages.models.streaming.streamed import StreamedModel
     from tests.unit.structured_solutions import write_structured
 
     write_params(workspace, evaluate=settings(["bbc_topics"], limit=8))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.yamlfile import read_yaml
+from stages.params.yamlfile import read_yaml
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 RESULTS = Path("results")

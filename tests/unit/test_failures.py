@@ -16,15 +16,19 @@ import pyarrow as pa
 import pytest
 import torch
 
-from stages import assemble, extract, failures, places, runner, sliced_checkpoint, solve, statistics
+from stages import assemble, extract, statistics
+from stages.artifacts import places
 from stages.artifacts.atomic import final_names, replacing_file, replacing_folder
 from stages.artifacts.manifest import read_json
-from stages.blocks.contract import Block, Place, attempt_at, perform
+from stages.assembly import sliced as sliced_checkpoint
 from stages.errors import ArtifactError
-from stages.failures import BlockError, described
-from stages.runner import run_stage
+from stages.params.yamlfile import read_yaml
+from stages.runtime import disk, failures
+from stages.runtime.blocks.contract import Block, Place, attempt_at, perform
+from stages.runtime.failures import BlockError, described
+from stages.runtime.stage import run_stage
+from stages.solving import walk as solving
 from stages.sources import model as source
-from stages.yamlfile import read_yaml
 from tests.unit.tiny import write_params
 
 BEFORE = ("extract", "statistics")
@@ -105,7 +109,7 @@ def test_the_block_and_the_file_are_named_and_the_last_outputs_stay(workers, wor
 def test_a_block_in_the_walk_is_named_too(workspace, monkeypatch):
     w = workspace(solve={"method": "wanda"})
     w.run(*BEFORE)
-    monkeypatch.setattr(solve, "write_block", raising(torch.OutOfMemoryError("CUDA out of memory.")))
+    monkeypatch.setattr(solving, "write_block", raising(torch.OutOfMemoryError("CUDA out of memory.")))
     code, line = w.fail("solve")
     assert code == 2
     assert line.startswith(
@@ -308,7 +312,7 @@ def test_too_small_a_disk_is_told_with_what_helps_there(stage, advice, workspace
     w = workspace()
     if stage == "assemble":
         w.run(*BEFORE, "solve")
-    monkeypatch.setattr(runner.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
     code, line = w.fail(stage)
     assert (code, advice in line) == (2, True), line
 

@@ -16,14 +16,14 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
+from stages.artifacts.places import MODEL, TEXTS
 from stages.artifacts.tokens import read_tokens
 from stages.fetch import SECTIONS, main
-from stages.models.checkpoint import Checkpoint
+from stages.models.loading.checkpoint import Checkpoint
 from stages.params import Compute
-from stages.places import MODEL, TEXTS
-from stages.runner import run_stage
+from stages.runtime.stage import run_stage
+from stages.runtime.workspace import open_model
 from stages.sources import wheels
-from stages.workspace import open_model
 from tests.unit.tiny import VOCABULARY, save_tiny, write_params
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.models import gradients
-from stages.models.gradients import differentiable, loss_gradient
-from stages.models.streamed import StreamedModel
+from stages.models.streaming import gradients
+from stages.models.streaming.gradients import differentiable, loss_gradient
+from stages.models.streaming.streamed import StreamedModel
 from tests.unit.tiny import ARCHITECTURES, VOCABULARY, save_tiny
 
 CPU = torch.device("cpu")

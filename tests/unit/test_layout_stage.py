@@ -7,14 +7,14 @@ import shutil
 import pytest
 import torch
 
-from stages import restart
 from stages.artifacts.manifest import read_json, read_manifest, write_manifest
-from stages.assembly import layout_of
+from stages.assembly import restart
+from stages.assembly.checkpoint import layout_of
+from stages.assembly.restart import compare_afresh
 from stages.errors import ArchitectureError, ArtifactError
 from stages.models import roles
-from stages.models.load import load_model
-from stages.models.streamed import StreamedModel
-from stages.restart import compare_afresh
+from stages.models.loading.load import load_model
+from stages.models.streaming.streamed import StreamedModel
 from tests.unit.structured_solutions import answering, made, write_structured
 from tests.unit.tiny import VOCABULARY, save_tiny
 

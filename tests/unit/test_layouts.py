@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from stages.artifacts.manifest import read_json, write_manifest
-from stages.assembly import budget_facts, layout_facts
+from stages.assembly.checkpoint import budget_facts, layout_facts
 from stages.errors import ArchitectureError, ParameterError
-from stages.models import fresh
-from stages.models.load import load_model
-from stages.models.units import units_of
+from stages.models.export import fresh
+from stages.models.loading.load import load_model
+from stages.models.streaming.units import units_of
 from tests.unit.structured_solutions import made, masked, text_of
 from tests.unit.tiny import CONFIGS, VOCABULARY, save_tiny, tiny_model
 

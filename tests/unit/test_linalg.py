@@ -5,17 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stages.artifacts.packing import pack, unpack
 from stages.linalg.factor import inverse_factor
 from stages.linalg.gram import PANEL, GramSum
-from stages.linalg.masks import (
-    keep_groups,
-    keep_largest,
-    keep_largest_plain,
-    pack,
-    removed_before,
-    removed_count,
-    unpack,
-)
+from stages.linalg.masks import keep_groups, keep_largest, keep_largest_plain, removed_before, removed_count
 from stages.linalg.ranking import kept_by_global_magnitude
 from tests.unit.problems import make_problem
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages import methods
 from stages.artifacts.store import BlockStore
-from stages.backward import Backward, calibration_windows, read_salience
 from stages.errors import ArtifactError
-from stages.models.units import KINDS, units_of
+from stages.methods import registry
+from stages.methods.units.contract import UnitProblem
+from stages.models.streaming.units import KINDS, units_of
 from stages.params import Compute
-from stages.structured.contract import UnitProblem
-from stages.workspace import open_model
+from stages.runtime.workspace import open_model
+from stages.walk.backward import Backward, calibration_windows, read_salience
 from tests.reference.llm_pruner import score
 from tests.unit.tiny import save_tokens
 
@@ -66,7 +66,7 @@ def test_scores_are_the_slow_versions(architecture, workspace, tmp_path):
             ("first", "second", "mixed"), ("element", "vector"), ("sum", "product", "max", "last")
         ):
             settings = {"order": order, "importance": importance, "aggregate": aggregate}
-            found = methods.load("llm_pruner", settings)(problem) * units.parameters
+            found = registry.load("llm_pruner", settings)(problem) * units.parameters
             some = range(0, units.count, max(units.count // 3, 1))
             expected = [score(units, unit, oriented[1:], oriented[0], order, importance, aggregate) for unit in some]
             torch.testing.assert_close(found[list(some)], torch.tensor(expected), rtol=1e-3, atol=0)
@@ -78,7 +78,7 @@ def test_a_channels_first_order_salience_tells_the_loss_without_it(workspace, tm
     walk, model = backward()
     walk.write(2, tmp_path / "2")
     units = units_of(model, 2)[1]
-    scorer = methods.load("llm_pruner", {"importance": "vector", "aggregate": "last"})
+    scorer = registry.load("llm_pruner", {"importance": "vector", "aggregate": "last"})
     scores = scorer(problem_of(units, read_salience(tmp_path / "2", "channels")))
     windows = calibration_windows().long()
     real = AutoModelForCausalLM.from_pretrained(MODEL).eval()

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from stages import methods
 from stages.errors import ParameterError
-from stages.kernels import threshold_cpu
 from stages.linalg.hard_threshold import Quadratic, descend, settled_plain
+from stages.linalg.kernels import threshold_cpu
 from stages.linalg.schedule import Cut, Pattern, cubic_count, falling_counts, same_pattern
 from stages.linalg.sparse_fit import Recipe, sparse_fit
 from stages.linalg.spectral import largest_eigenvalue
 from stages.linalg.unit import unit_diagonal
-from stages.solvers.contract import Budget, errors_of
+from stages.methods import registry
+from stages.methods.linear.contract import Budget, errors_of
 from tests.reference import iht as reference
 from tests.unit.problems import KINDS, make_problem
 
@@ -103,7 +103,7 @@ def test_in_float32_the_error_is_that_of_float64(seed):
     problem = make_problem(kind, seed, rows=(96,), width=96)
     weight, _ = reference.solve(problem.target.double().numpy(), problem.gram.double().numpy(), momentum=True)
     exact = replace(problem, target=problem.target.double(), gram=problem.gram.double())
-    found = methods.load("maiht")(problem, Budget(0.5)).weight.double()
+    found = registry.load("maiht")(problem, Budget(0.5)).weight.double()
     assert errors_of(exact, found) == pytest.approx(errors_of(exact, torch.from_numpy(weight)), rel=1e-4)
 
 
@@ -111,7 +111,7 @@ def test_in_float32_the_error_is_that_of_float64(seed):
 @pytest.mark.parametrize("sparsity", [0.0, 0.01, 0.5, 0.777, 1.0])
 def test_the_count_is_exact_with_the_papers_penalty_too(momentum, sparsity):
     problem = make_problem()
-    solver = methods.load("maiht" if momentum else "iht", {"schedule": "paper"})
+    solver = registry.load("maiht" if momentum else "iht", {"schedule": "paper"})
     for budget in (Budget(sparsity), Budget(sparsity, "row"), Budget(0.5, groups=(2, 4))):
         keep = solver(problem, budget).keep
         assert tuple(int(part.sum()) for part in keep.split(problem.rows)) == budget.kept_counts(problem.rows, 48)
@@ -137,7 +137,7 @@ def test_momentum_comes_further_in_as_many_steps(seed):
 def test_moving_weights_while_cutting_beats_cutting_at_once(name):
     for seed in range(4):
         problem = make_problem("correlated", seed, rows=(64,), width=96)
-        few, many = (methods.load(name, {"iterations": steps})(problem, Budget(0.5)) for steps in (1, 40))
+        few, many = (registry.load(name, {"iterations": steps})(problem, Budget(0.5)) for steps in (1, 40))
         assert errors_of(problem, many.weight) < errors_of(problem, few.weight)
 
 
@@ -202,7 +202,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads():
 def test_the_order_of_memory_does_not_matter(schedule):
     problem = make_problem(dtype=torch.float64)
     turned = replace(problem, target=problem.target.T.contiguous().T, gram=problem.gram.T)
-    solver = methods.load("maiht", {"schedule": schedule})
+    solver = registry.load("maiht", {"schedule": schedule})
     torch.testing.assert_close(solver(turned, Budget(0.5)).weight, solver(problem, Budget(0.5)).weight)
 
 
@@ -222,4 +222,4 @@ def test_the_largest_eigenvalue_of_simple_matrices(matrix):
 @pytest.mark.parametrize("wrong", [{"iterations": 0}, {"mu": -1.0}, {"refine_steps": -1}])
 def test_settings_out_of_range_are_refused(name, wrong):
     with pytest.raises(ParameterError, match=rf"methods.{name}.{next(iter(wrong))}"):
-        methods.load(name, wrong)
+        registry.load(name, wrong)

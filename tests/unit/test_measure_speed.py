@@ -14,7 +14,7 @@ from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import read_json, read_manifest, sha256_of
 from stages.artifacts.speed import read_rounds
 from stages.errors import SecateurError
-from stages.measuring import footprint
+from stages.measuring.speed import footprint
 from tests.unit.test_measuring import prompts
 from tests.unit.tiny import tiny_model
 

@@ -8,9 +8,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from stages.errors import ArchitectureError
-from stages.measuring.generation import generate
-from stages.measuring.rounds import speed_ratios, speeds, timed
-from stages.measuring.size import last_logits, macs_of, size_of
+from stages.measuring.speed.generation import generate
+from stages.measuring.speed.rounds import speed_ratios, speeds, timed
+from stages.measuring.speed.size import last_logits, macs_of, size_of
 from stages.models.structure import find_blocks
 from tests.unit.tiny import ARCHITECTURES, CONFIGS, VOCABULARY, tiny_model
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from stages import methods
-from stages.yamlfile import read_yaml
+from stages.methods import registry
+from stages.params.yamlfile import read_yaml
 
-TITLES = {title: room for room, title in methods.TITLES.items()}
+TITLES = {title: room for room, title in registry.TITLES.items()}
 
 
 def parts():
     """By room, the lines beneath its title."""
     found = {}
-    for line in methods.described().splitlines():
+    for line in registry.described().splitlines():
         if line in TITLES:
             part = found.setdefault(TITLES[line], [])
         elif line:
@@ -25,13 +25,13 @@ def parts():
     return found
 
 
-@pytest.mark.parametrize("room", methods.SHARED)
+@pytest.mark.parametrize("room", registry.TITLES)
 def test_every_method_of_a_room_is_listed_with_its_paper_and_settings(room):
     lines = parts()[room]
-    assert [line.split()[0] for line in lines[::2]] == list(methods.names(room))
-    for name, first, second in zip(methods.names(room), lines[::2], lines[1::2], strict=True):
-        assert first.endswith(methods.class_of(name).paper)
-        for setting, default in methods.settings_of(name).items():
+    assert [line.split()[0] for line in lines[::2]] == list(registry.names(room))
+    for name, first, second in zip(registry.names(room), lines[::2], lines[1::2], strict=True):
+        assert first.endswith(registry.find(name).settings.paper)
+        for setting, default in registry.settings_of(name).items():
             assert f"{setting}={default}" in second
 
 
@@ -48,10 +48,10 @@ def test_the_command_lists_and_runs_nothing(tmp_path):
         [sys.executable, "-m", "stages.solve", "--list"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout == methods.described() + "\n"
+    assert ended.stdout == registry.described() + "\n"
     assert not list(tmp_path.iterdir())
 
 
 def test_params_yaml_has_the_defaults_of_every_method():
     listed = read_yaml(Path(__file__).parents[2] / "params.yaml")["methods"]
-    assert listed == {name: methods.settings_of(name) for name in methods.names()}
+    assert listed == {name: registry.settings_of(name) for name in registry.names()}

@@ -11,7 +11,7 @@ import torch
 
 from stages.errors import NotPositiveDefiniteError, ParameterError
 from stages.linalg.box import box_minimum
-from stages.structured.newton import Newton, mask_hessian
+from stages.methods.units.newton import Newton, mask_hessian
 from tests.reference import numerical
 from tests.unit.structured_problems import make_units
 

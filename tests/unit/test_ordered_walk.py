@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages import methods
 from stages.linalg.correction import Shortfall, corrected_target
+from stages.methods import registry
+from stages.methods.linear.contract import Budget, LinearProblem
 from stages.models.structure import find_blocks, linears_of
-from stages.solvers.contract import Budget, LinearProblem
 from tests.unit.test_pruning import BEFORE, calibration_windows, inputs_of, pruned_model, table
 
 GROUPS = {
@@ -79,4 +79,4 @@ def solve_plainly(before, x, lack, rows, target):
             parts.append(Shortfall(xs.T @ xs / len(xs), xs.T @ lacks / len(xs)))
         before, _ = corrected_target(before, *parts, rows, 1.0, (0.1, 1.0))
     problem = LinearProblem(before, gram, flat.mean(0), len(flat), rows)
-    return methods.load("wanda")(problem, Budget(0.5, "row")).weight
+    return registry.load("wanda")(problem, Budget(0.5, "row")).weight

@@ -9,7 +9,7 @@ import pytest
 from stages.artifacts.calibration import rank_shortfall
 from stages.errors import ParameterError
 from stages.params import Params
-from stages.positions import check_positions
+from stages.params.positions import check_positions
 from tests.unit.tiny import params_values
 
 OFF = {"speed": {"repeats": 0}, "attention": {"sequences": 0}}

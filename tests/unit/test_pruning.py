@@ -9,13 +9,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from stages import methods
 from stages.artifacts.linears import read_table
 from stages.artifacts.manifest import read_json
+from stages.artifacts.packing import unpack
 from stages.linalg.gram import GramSum
-from stages.linalg.masks import satisfies_groups, unpack
+from stages.linalg.masks import satisfies_groups
+from stages.methods import registry
+from stages.methods.linear.contract import Budget, LinearProblem
 from stages.models.structure import find_blocks, linears_of
-from stages.solvers.contract import Budget, LinearProblem
 from tests.unit.tiny import ARCHITECTURES
 
 BEFORE = ("extract", "statistics")
@@ -46,7 +47,7 @@ def test_every_architecture_gives_a_checkpoint_that_loads_with_exact_zeros(archi
     assert manifest["reloaded"]["max_logit_difference"] < 1e-5
 
 
-@pytest.mark.parametrize("method", methods.names("solvers"))
+@pytest.mark.parametrize("method", registry.names("linear"))
 @pytest.mark.parametrize("inputs", ["dense", "pruned"])
 def test_the_stage_gives_what_the_method_gives_block_by_block(method, inputs, workspace):
     """The brute-force walk: the whole model in memory, plain hooks, blocks replaced one after another.
@@ -69,7 +70,7 @@ def test_the_stage_gives_what_the_method_gives_block_by_block(method, inputs, wo
             problem = LinearProblem(
                 weight.data.double(), total.mean_gram(), total.mean(), total.tokens, (linear.shape[0],)
             )
-            solver = methods.load(method)
+            solver = registry.load(method)
             weight.data = solver(problem, Budget(0.5, solver.scopes[0])).weight.float()
         for linear in linears_of(block, prefix, index):
             expected, found = walked.get_parameter(linear.tensor), ours.get_parameter(linear.tensor)
@@ -103,7 +104,7 @@ def inputs_of(model, linears, tokens):
 def test_masks_on_disk_are_the_zeros_of_the_checkpoint(workspace):
     w = workspace("gpt2", solve={"method": "wanda"})
     w.run(*BEFORE, "solve", "assemble")
-    from stages.tensorfile import TensorFile
+    from stages.artifacts.tensorfile import TensorFile
 
     file = TensorFile(w.folder / "data/pruned/masks.safetensors")
     shapes, state = json.loads(file.metadata["shapes"]), load_file(w.folder / "data/pruned/model.safetensors")
@@ -113,7 +114,7 @@ def test_masks_on_disk_are_the_zeros_of_the_checkpoint(workspace):
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 1.0])
-@pytest.mark.parametrize("method", methods.names("solvers"))
+@pytest.mark.parametrize("method", registry.names("linear"))
 def test_all_and_nothing_are_exact(method, sparsity, workspace):
     w = workspace(solve={"method": method, "sparsity": sparsity})
     w.run(*BEFORE, "solve", "assemble")

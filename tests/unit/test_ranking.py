@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from stages.choosing import _ranked, check_rules
 from stages.errors import ArchitectureError, ParameterError
+from stages.methods.units.ranking import Ranked, by_budget, keep_best, literal
 from stages.params.pruning import Solve
-from stages.structured.ranking import Ranked, by_budget, keep_best, literal
+from stages.solving.units.checks import check_rules
+from stages.solving.units.ranking import kept_units
 from tests.reference import numerical
 
 SEEDS = pytest.mark.parametrize("seed", range(25))
@@ -174,7 +175,7 @@ def units_for(some):
 
 def uniform(some, sparsity, **settings):
     solve = Solve(method="newton", sparsity=sparsity, units={"allocation": "uniform", **settings})
-    return _ranked(solve, SimpleNamespace(allocation="global"), units_for(some), some)
+    return kept_units(solve, SimpleNamespace(allocation="global"), units_for(some), some)
 
 
 @SEEDS
@@ -262,7 +263,7 @@ def test_the_allocation_of_the_method_is_taken_unless_one_is_asked_for():
     some, solve = places(), Solve(method="newton", sparsity=0.3)
     scorers = {name: SimpleNamespace(allocation=name) for name in ("global", "uniform")}
     found = {
-        name: [keep.tolist() for keep in _ranked(solve, one, units_for(some), some)] for name, one in scorers.items()
+        name: [keep.tolist() for keep in kept_units(solve, one, units_for(some), some)] for name, one in scorers.items()
     }
     assert found["uniform"] == [keep.tolist() for keep in uniform(some, 0.3)]
     assert found["global"] == [keep.tolist() for keep in by_budget(some, -int(-0.3 * total_of(some) // 1))]

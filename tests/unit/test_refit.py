@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from stages.errors import NotPositiveDefiniteError
-from stages.kernels.refit_cpu import conjugate_step
 from stages.linalg.error import row_energies
+from stages.linalg.kernels.refit_cpu import conjugate_step
 from stages.linalg.masks import keep_largest
 from stages.linalg.refit import conjugate_refit, exact_refit, guarded_refit, plain_step
 from stages.linalg.unit import unit_diagonal

@@ -17,7 +17,7 @@ from stages.artifacts.linears import write_table
 from stages.artifacts.manifest import sha256_of, write_manifest
 from stages.compare_attention import figures as attention_figures
 from stages.reporting.terminal import short_table
-from stages.runner import run_stage
+from stages.runtime.stage import run_stage
 from tests.unit.tiny import write_params
 
 PAGE = Path("data/report/index.html")
@@ -207,7 +207,8 @@ def test_weights_that_no_linear_covers_and_little_calibration_text_are_told(work
     assert "50.00 % of the weights of 24 linears removed" in page
     assert "These linears hold 14.0 % of the 600,000 weights of the blocks" in page
     assert "of rank at most 200 for inputs of width 1536" in page
-    table = short_table(json.loads(Path("data/report/summary.json").read_text()), PAGE)
+    summary = json.loads(Path("data/report/summary.json").read_text())
+    table = short_table(summary, report.defaults_of(summary), PAGE)
     rows = {line.split("  ")[0]: line.split()[-2] for line in table.splitlines() if line.endswith("%")}
     figures = json.loads(Path("metrics/summary.json").read_text())
     assert (figures["sparsity"], figures["covered"]) == (0.07, 0.14)

@@ -14,7 +14,7 @@ from stages import report
 from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import sha256_of, write_manifest
 from stages.measure_speed import ratios
-from stages.measuring.rounds import speeds
+from stages.measuring.speed.rounds import speeds
 from stages.reporting.flat import known
 from tests.unit.test_report import PAGE, Elements, outputs, run, write_solution
 from tests.unit.test_report import workspace as workspace

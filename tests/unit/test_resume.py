@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stages import solve
 from stages.artifacts.manifest import read_json
-from stages.tensorfile import TensorFile
+from stages.artifacts.tensorfile import TensorFile
+from stages.solving import walk as solving
 
 BEFORE = ("extract", "statistics")
 
@@ -45,7 +45,7 @@ def test_solve_goes_on_from_the_blocks_that_are_finished(walk, after, workspace,
     w = workspace(solve=settings)
     w.run(*BEFORE)
     with monkeypatch.context() as patch:
-        kill_in(patch, solve, "write_block", after)
+        kill_in(patch, solving, "write_block", after)
         with pytest.raises(Killed):
             w.run("solve")
     assert not (tmp_path / "data/solution").exists()

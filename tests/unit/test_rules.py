@@ -9,8 +9,8 @@ from stages.artifacts.linears import read_table
 from stages.errors import ParameterError
 from stages.params.pruning import Rule
 from stages.params.ranges import resolved, told
-from stages.rules import Place, governing
-from stages.runner import run_stage
+from stages.runtime.stage import run_stage
+from stages.solving.rules import Place, governing
 from tests.unit.tiny import write_params
 
 PARTS = [Place(role, block) for block in range(3) for role in ("attention", "mlp")]

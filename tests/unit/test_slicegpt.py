@@ -12,14 +12,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.backward import calibration_windows
 from stages.errors import ParameterError
 from stages.linalg.principal import principal
-from stages.models.load import load_model
-from stages.models.slicing import project, sizes_of
-from stages.models.streamed import StreamedModel
-from stages.rotations.slicegpt import SliceGpt
-from stages.slicing import read_lost
+from stages.methods.rotation.slicegpt import SliceGpt
+from stages.models.loading.load import load_model
+from stages.models.streaming.slicing import project
+from stages.models.streaming.streamed import StreamedModel
+from stages.solving.rotation.walk import sizes_of
+from stages.walk.backward import calibration_windows
+from stages.walk.bases import read_lost
 from tests.reference.slicegpt import sliced_logits
 from tests.unit.tiny import VOCABULARY, save_tiny
 

@@ -10,24 +10,24 @@ import numpy as np
 import pytest
 import torch
 
-from stages import methods
 from stages.linalg.masks import satisfies_groups
-from stages.solvers.contract import Budget, errors_of
-from stages.yamlfile import read_yaml
+from stages.methods import registry
+from stages.methods.linear.contract import Budget, errors_of
+from stages.params.yamlfile import read_yaml
 from tests.unit.problems import KINDS, diagonal_problem, make_problem
 
-EVERY_SOLVER = pytest.mark.parametrize("name", methods.names("solvers"))
+EVERY_SOLVER = pytest.mark.parametrize("name", registry.names("linear"))
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
 def scopes_of(name):
-    return [scope for scope in methods.class_of(name).scopes if scope != "model"]
+    return [scope for scope in registry.find(name).settings.scopes if scope != "model"]
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", registry.names())
 def test_params_yaml_shows_every_setting_with_its_default(name):
     shown = read_yaml(Path(__file__).parents[2] / "params.yaml")["methods"][name]
-    assert shown == methods.settings_of(name)
+    assert shown == registry.settings_of(name)
 
 
 @EVERY_SOLVER
@@ -36,7 +36,7 @@ def test_the_count_that_is_kept_is_exact(name, sparsity):
     problem = make_problem()
     for scope in scopes_of(name):
         budget = Budget(sparsity, scope)
-        solution = methods.load(name)(problem, budget)
+        solution = registry.load(name)(problem, budget)
         kept = tuple(int(part.sum()) for part in solution.keep.split(problem.rows))
         assert kept == budget.kept_counts(problem.rows, problem.target.shape[1])
         if scope == "row":
@@ -50,7 +50,7 @@ def test_counts_that_a_ranking_has_set_are_kept(name):
     if "linear" not in scopes_of(name):
         pytest.skip(f"{name} works within rows only")
     problem = make_problem()
-    solution = methods.load(name)(problem, Budget(0.5, "linear", kept=(700, 3)))
+    solution = registry.load(name)(problem, Budget(0.5, "linear", kept=(700, 3)))
     assert [int(part.sum()) for part in solution.keep.split(problem.rows)] == [700, 3]
 
 
@@ -58,7 +58,7 @@ def test_counts_that_a_ranking_has_set_are_kept(name):
 @pytest.mark.parametrize("groups", [(2, 4), (1, 4), (4, 8), (3, 3)])
 def test_no_group_keeps_more_than_n_of_m(name, groups):
     problem = make_problem()
-    solution = methods.load(name)(problem, Budget(0.5, groups=groups))
+    solution = registry.load(name)(problem, Budget(0.5, groups=groups))
     assert satisfies_groups(solution.keep, *groups)
     assert int(solution.keep.sum()) == problem.target.numel() * groups[0] // groups[1]
 
@@ -66,7 +66,7 @@ def test_no_group_keeps_more_than_n_of_m(name, groups):
 @EVERY_SOLVER
 def test_at_sparsity_zero_the_dense_weight_comes_back(name):
     problem = make_problem()
-    solution = methods.load(name)(problem, Budget(0.0, scopes_of(name)[0]))
+    solution = registry.load(name)(problem, Budget(0.0, scopes_of(name)[0]))
     assert torch.equal(solution.weight, problem.target)
     assert errors_of(problem, solution.weight) == (0.0, 0.0)
 
@@ -75,7 +75,7 @@ def test_at_sparsity_zero_the_dense_weight_comes_back(name):
 def test_the_result_does_not_depend_on_the_units_of_the_activations(name):
     problem = make_problem(dtype=torch.float64)
     rescaled = replace(problem, gram=1e4 * problem.gram, mean=1e2 * problem.mean)
-    solver, budget = methods.load(name), Budget(0.5, scopes_of(name)[0])
+    solver, budget = registry.load(name), Budget(0.5, scopes_of(name)[0])
     torch.testing.assert_close(solver(problem, budget).weight, solver(rescaled, budget).weight)
 
 
@@ -83,7 +83,7 @@ def test_the_result_does_not_depend_on_the_units_of_the_activations(name):
 @EVERY_KIND
 def test_inputs_are_left_as_they_are(name, kind):
     problem, same = make_problem(kind), make_problem(kind)
-    methods.load(name)(problem, Budget(0.5))
+    registry.load(name)(problem, Budget(0.5))
     assert torch.equal(problem.target, same.target)
     assert torch.equal(problem.gram, same.gram)
 
@@ -92,7 +92,7 @@ def test_inputs_are_left_as_they_are(name, kind):
 @EVERY_KIND
 def test_the_error_that_is_told_is_the_error_that_is_there(name, kind):
     problem = make_problem(kind)
-    solution = methods.load(name)(problem, Budget(0.5))
+    solution = registry.load(name)(problem, Budget(0.5))
     delta = (solution.weight - problem.target).double().numpy()
     gram, dense = problem.gram.double().numpy(), problem.target.double().numpy()
     parts = np.split(np.arange(len(delta)), [problem.rows[0]])
@@ -104,7 +104,7 @@ def test_the_error_that_is_told_is_the_error_that_is_there(name, kind):
 @EVERY_SOLVER
 def test_with_a_diagonal_gram_kept_weights_do_not_move(name):
     problem = diagonal_problem()
-    solution = methods.load(name)(problem, Budget(0.5))
+    solution = registry.load(name)(problem, Budget(0.5))
     torch.testing.assert_close(solution.weight, torch.where(solution.keep, problem.target, 0.0))
 
 
@@ -113,7 +113,7 @@ def test_with_a_diagonal_gram_kept_weights_do_not_move(name):
 @pytest.mark.parametrize("seed", range(4))
 def test_never_worse_than_the_mask_without_refit(name, kind, seed):
     problem = make_problem(kind, seed)
-    solution = methods.load(name)(problem, Budget(0.5))
+    solution = registry.load(name)(problem, Budget(0.5))
     masked = torch.where(solution.keep, problem.target, 0.0)
     found, plain = errors_of(problem, solution.weight), errors_of(problem, masked)
     assert all(ours <= theirs * (1 + 1e-5) for ours, theirs in zip(found, plain, strict=True))
@@ -122,7 +122,7 @@ def test_never_worse_than_the_mask_without_refit(name, kind, seed):
 @EVERY_SOLVER
 def test_linears_solved_together_come_out_as_if_solved_alone(name):
     problem = make_problem(dtype=torch.float64)
-    solver, budget = methods.load(name), Budget(0.5, scopes_of(name)[0])
+    solver, budget = registry.load(name), Budget(0.5, scopes_of(name)[0])
     together = solver(problem, budget).weight.split(problem.rows)
     for part, alone in zip(together, problem.target.split(problem.rows), strict=True):
         single = replace(problem, target=alone, rows=(len(alone),))
@@ -138,7 +138,7 @@ def test_agrees_with_the_plain_float64_reference(name, kind, sparsity, groups):
     reference = importlib.import_module(f"tests.reference.{name}")
     problem = make_problem(kind, rows=(32,), dtype=torch.float64)
     for scope in scopes_of(name):
-        solution = methods.load(name)(problem, Budget(sparsity, scope, groups))
+        solution = registry.load(name)(problem, Budget(sparsity, scope, groups))
         weight, keep = reference.solve(problem.target.numpy(), problem.gram.numpy(), scope, sparsity, groups)
         assert np.array_equal(solution.keep.numpy(), keep)
         np.testing.assert_allclose(solution.weight.numpy(), weight, rtol=1e-7, atol=1e-9)

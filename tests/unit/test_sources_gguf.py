@@ -13,11 +13,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stages.artifacts.manifest import sha256_of
+from stages.artifacts.tensorfile import read_tensors
 from stages.errors import SourceError
 from stages.params.fetching import LocalModel, WheelModel
 from stages.sources import wheels
 from stages.sources.model import write_model
-from stages.tensorfile import read_tensors
 
 VOCABULARY, WIDTH, MLP, HEADS = 96, 64, 96, 4
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]

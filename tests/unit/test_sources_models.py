@@ -13,12 +13,12 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoModelForCausalLM, MixtralConfig
 
 from stages.artifacts.manifest import sha256_of
+from stages.artifacts.tensorfile import read_tensors, write_tensors
 from stages.errors import SourceError
-from stages.models.streamed import StreamedModel
+from stages.models.streaming.streamed import StreamedModel
 from stages.params.fetching import HubModel, LocalModel, WheelModel
 from stages.sources import wheels
 from stages.sources.model import write_model
-from stages.tensorfile import read_tensors, write_tensors
 from tests.unit.tiny import ARCHITECTURES, VOCABULARY, save_tiny
 
 WEIGHTS = "model.safetensors"

@@ -10,8 +10,8 @@ import torch
 from stages.errors import NotPositiveDefiniteError, ParameterError
 from stages.linalg.error import relative_error
 from stages.linalg.factor import inverse_factor
-from stages.solvers.contract import Budget
-from stages.solvers.sparsegpt import SparseGpt
+from stages.methods.linear.contract import Budget
+from stages.methods.linear.sparsegpt import SparseGpt
 from tests.reference import sparsegpt as reference
 from tests.unit.problems import KINDS, make_problem
 

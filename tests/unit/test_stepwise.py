@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.models.capture import adders, input_groups
-from stages.models.stepwise import Stepwise
-from stages.models.streamed import StreamedModel
+from stages.models.streaming.capture import adders, input_groups
+from stages.models.streaming.stepwise import Stepwise
+from stages.models.streaming.streamed import StreamedModel
 from tests.unit.tiny import ARCHITECTURES, save_tiny
 
 CPU = torch.device("cpu")

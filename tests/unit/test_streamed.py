@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from stages.errors import ArchitectureError, ArtifactError
-from stages.models.capture import input_groups
 from stages.models.roles import OTHER
-from stages.models.streamed import StreamedModel
+from stages.models.streaming.capture import input_groups
+from stages.models.streaming.streamed import StreamedModel
 from stages.models.structure import find_blocks
 from tests.unit.tiny import ARCHITECTURES, VOCABULARY, save_tiny, tiny_model
 

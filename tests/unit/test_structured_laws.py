@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from stages import methods
 from stages.errors import NotPositiveDefiniteError, ParameterError
+from stages.methods import registry
 from tests.reference import numerical
 from tests.unit.structured_problems import cast, make_units
 
 SETTINGS = [
-    *((name, {}) for name in methods.names("structured")),
+    *((name, {}) for name in registry.names("units")),
     ("newton", {"form": "penalty"}), ("newton", {"form": "box"}),
     ("obs_units", {"compare": "median"}), ("obs_units", {"compare": "energy"}), ("obs_units", {"compare": "none"}),
     ("obs_units", {"rounds": 1}), ("obs_units", {"rounds": 100}),
@@ -33,7 +33,7 @@ WIDTHS = pytest.mark.parametrize("width", [1, 4], ids=["channels", "heads"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_unit_has_a_finite_score_and_inputs_are_left_as_they_are(name, settings, width, dtype):
     problem, same = (make_units(12, width, dtype=dtype)[0] for _ in range(2))
-    scores = methods.load(name, settings)(problem)
+    scores = registry.load(name, settings)(problem)
     assert (scores.shape, scores.dtype) == ((12,), dtype)
     assert bool(torch.isfinite(scores).all())
     for field in ("dense", "gram", "mean", "columns", "coupled", "fisher"):
@@ -44,7 +44,7 @@ def test_every_unit_has_a_finite_score_and_inputs_are_left_as_they_are(name, set
 @EVERY_METHOD
 @WIDTHS
 def test_the_same_problem_has_the_same_scores(name, settings, width):
-    first, second = (methods.load(name, settings)(make_units(12, width, seed=3)[0]) for _ in range(2))
+    first, second = (registry.load(name, settings)(make_units(12, width, seed=3)[0]) for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -52,7 +52,7 @@ def test_the_same_problem_has_the_same_scores(name, settings, width):
 @WIDTHS
 def test_the_order_does_not_depend_on_the_units_of_activations_or_weights(name, settings, width):
     problem, _ = make_units(12, width)
-    scorer = methods.load(name, settings)
+    scorer = registry.load(name, settings)
     order = scorer(problem).argsort(stable=True)
     for size in (1e-4, 1e3):
         activations = replace(problem, gram=size**2 * problem.gram, mean=size * problem.mean)
@@ -73,7 +73,7 @@ def test_numbering_units_otherwise_numbers_their_scores_otherwise(name, settings
         problem, columns=problem.columns[anew], coupled=problem.coupled[anew],
         salience={key: term[anew] for key, term in problem.salience.items()},
     )  # fmt: skip
-    scorer = methods.load(name, settings)
+    scorer = registry.load(name, settings)
     torch.testing.assert_close(scorer(renumbered), scorer(problem)[anew], rtol=1e-8, atol=1e-10)
 
 
@@ -86,7 +86,7 @@ def test_where_a_units_inputs_stand_does_not_matter(name, settings, width):
         problem, dense=problem.dense[:, places], gram=problem.gram[places][:, places], mean=problem.mean[places],
         columns=places.argsort()[problem.columns],
     )  # fmt: skip
-    scorer = methods.load(name, settings)
+    scorer = registry.load(name, settings)
     torch.testing.assert_close(scorer(moved), scorer(problem), rtol=1e-8, atol=1e-10)
 
 
@@ -94,9 +94,9 @@ def test_where_a_units_inputs_stand_does_not_matter(name, settings, width):
 @WIDTHS
 @pytest.mark.parametrize("zero", [0, 7])
 def test_a_unit_whose_weights_are_all_zero_scores_lowest(name, settings, width, zero):
-    scores = methods.load(name, settings)(make_units(12, width, zero=zero)[0])
+    scores = registry.load(name, settings)(make_units(12, width, zero=zero)[0])
     if settings == {"metric": "variance"}:  # of the inputs: it knows nothing of weights
-        assert torch.equal(scores, methods.load(name, settings)(make_units(12, width)[0]))
+        assert torch.equal(scores, registry.load(name, settings)(make_units(12, width)[0]))
         return
     assert scores[zero] == scores.min()
     others = torch.cat((scores[:zero], scores[zero + 1 :]))
@@ -107,7 +107,7 @@ def test_a_unit_whose_weights_are_all_zero_scores_lowest(name, settings, width, 
 @EVERY_METHOD
 def test_a_methods_needs_are_enough_for_it(name, settings):
     problem, _ = make_units(12)
-    scorer = methods.load(name, settings)
+    scorer = registry.load(name, settings)
     bare = {
         field: getattr(problem, field) if field in scorer.needs else None for field in ("coupled", "salience", "fisher")
     }
@@ -127,7 +127,7 @@ def test_a_methods_needs_are_enough_for_it(name, settings):
 @WIDTHS
 def test_plain_scores_are_their_formulas(name, scores, width):
     problem, _ = make_units(12, width)
-    assert methods.load(name)(problem).tolist() == pytest.approx(scores(problem))
+    assert registry.load(name)(problem).tolist() == pytest.approx(scores(problem))
 
 
 @WIDTHS
@@ -141,12 +141,12 @@ def test_flap_is_the_variance_of_the_data(width, metric, standardise):
     if standardise:
         expected = (expected - expected.mean()) / expected.std(ddof=1)
     wanted = [expected[columns].mean() for columns in problem.columns.tolist()]
-    found = methods.load("flap", {"metric": metric, "standardise": standardise})(problem)
+    found = registry.load("flap", {"metric": metric, "standardise": standardise})(problem)
     np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-8, atol=1e-10)
 
 
 def obs(problem, **settings):
-    return methods.load("obs_units", {"damping": 0.0, "compare": "none", **settings}).removal(problem)
+    return registry.load("obs_units", {"damping": 0.0, "compare": "none", **settings}).removal(problem)
 
 
 def plainly(problem, x):
@@ -195,7 +195,7 @@ def test_of_two_units_that_stand_in_for_each_other_only_one_is_cheap():
     twin = x.clone()
     twin[:, problem.columns[1]] = x[:, problem.columns[0]] + 1e-3 * x[:, problem.columns[2]]
     gram = twin.T @ twin / len(twin)
-    once, each = (methods.load("obs_units", {"rounds": rounds, "compare": "none"}) for rounds in (1, 8))
+    once, each = (registry.load("obs_units", {"rounds": rounds, "compare": "none"}) for rounds in (1, 8))
     twins = replace(problem, gram=gram)
     assert set(once(twins).argsort()[:2].tolist()) == {0, 1}
     assert len(set(each(twins).argsort()[:2].tolist()) & {0, 1}) == 1
@@ -205,7 +205,7 @@ def test_of_two_units_that_stand_in_for_each_other_only_one_is_cheap():
 def test_losses_compared_by_an_identity_fisher_are_plain_ones(width):
     problem, _ = make_units(12, width)
     problem = replace(problem, fisher=torch.eye(len(problem.dense), dtype=torch.float64))
-    by_loss, plain = (methods.load("obs_units", {"compare": compare})(problem) for compare in ("loss", "none"))
+    by_loss, plain = (registry.load("obs_units", {"compare": compare})(problem) for compare in ("loss", "none"))
     torch.testing.assert_close(by_loss, plain, rtol=1e-9, atol=0)
 
 
@@ -222,7 +222,7 @@ def test_losses_compared_by_the_fisher_are_what_the_loss_feels_of_a_refit(width)
 
 def test_scores_never_fall_in_the_order_of_removal():
     problem, _ = make_units(30, seed=2)
-    scorer = methods.load("obs_units", {"compare": "none", "rounds": 10})
+    scorer = registry.load("obs_units", {"compare": "none", "rounds": 10})
     order, losses = scorer.removal(problem)
     scores = scorer(problem)[order]
     assert bool((scores.diff() >= 0).all())
@@ -232,7 +232,7 @@ def test_scores_never_fall_in_the_order_of_removal():
 @pytest.mark.parametrize(("compare", "size"), [("median", 1e3), ("energy", 1e3)])
 def test_relative_losses_do_not_depend_on_the_size_of_a_block(compare, size):
     problem, _ = make_units(12)
-    scorer = methods.load("obs_units", {"compare": compare})
+    scorer = registry.load("obs_units", {"compare": compare})
     torch.testing.assert_close(scorer(replace(problem, dense=size * problem.dense)), scorer(problem))
 
 
@@ -242,7 +242,7 @@ def test_blocks_whose_units_all_cost_nothing_have_finite_scores(compare):
     dense = problem.dense.clone()
     dense[:, problem.columns[:9].flatten()] = 0
     for weight in (dense, torch.zeros_like(dense)):
-        scores = methods.load("obs_units", {"compare": compare})(replace(problem, dense=weight))
+        scores = registry.load("obs_units", {"compare": compare})(replace(problem, dense=weight))
         assert bool(torch.isfinite(scores).all())
         assert bool((scores[:9] == 0).all())
 
@@ -252,7 +252,7 @@ def test_gram_matrices_without_an_inverse_are_told_with_advice(width):
     problem, _ = make_units(12, width, tokens=5)
     with pytest.raises(NotPositiveDefiniteError, match=r"more calibration tokens than .* methods\.obs_units\.damping"):
         obs(problem)
-    assert bool(torch.isfinite(methods.load("obs_units")(cast(problem, torch.float32))).all())
+    assert bool(torch.isfinite(registry.load("obs_units")(cast(problem, torch.float32))).all())
 
 
 def test_inverses_that_are_lost_on_the_way_are_told_with_advice():
@@ -287,4 +287,4 @@ def test_inverses_that_are_lost_on_the_way_are_told_with_advice():
 )
 def test_settings_that_are_wrong_are_named(name, settings, told):
     with pytest.raises(ParameterError, match=told):
-        methods.load(name, settings)
+        registry.load(name, settings)

@@ -10,22 +10,24 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages import methods, solve
 from stages.artifacts.manifest import read_json
+from stages.artifacts.places import block_file
+from stages.artifacts.solution import read_biases, read_masks, read_units
 from stages.linalg.compensation import compensated
 from stages.linalg.correction import Shortfall, corrected_target
-from stages.models.streamed import StreamedModel
+from stages.methods import registry
+from stages.methods.units.contract import UnitProblem
+from stages.methods.units.ranking import keep_best
+from stages.models.streaming.streamed import StreamedModel
+from stages.models.streaming.units import KINDS, parameters_of, units_of
 from stages.models.structure import find_blocks, linears_of
-from stages.models.units import KINDS, parameters_of, units_of
-from stages.places import block_file
-from stages.solution import read_biases, read_masks, read_units, read_weights
-from stages.structured.contract import UnitProblem
-from stages.structured.ranking import keep_best
+from stages.solving import walk as solving
+from stages.walk.pruned import read_weights
 from tests.unit.test_ordered_walk import ADDERS, GROUPS, HELD, streams
 from tests.unit.test_pruning import BEFORE, calibration_windows, inputs_of, table
 from tests.unit.test_resume import Killed, kill_in
 
-EVERY_METHOD = pytest.mark.parametrize("method", methods.names("structured"))
+EVERY_METHOD = pytest.mark.parametrize("method", registry.names("units"))
 WALKS = (
     {"inputs": "dense"},
     {"walk": "block", "target": "dense"},
@@ -57,6 +59,14 @@ class Found:
 
     def total(self):
         return sum(parameters_of(kinds) for kinds in self.units)
+
+    def masks(self, index):
+        """Mask (d_out, d_in) of each linear of a block."""
+        return read_masks(self.paths[index], {one.name: one.shape for one in self.model.linears(index)})
+
+    def biases(self, index):
+        """Changed biases of a block, by parameter."""
+        return read_biases(self.paths[index], [one.name for one in self.model.linears(index)])
 
     def weights(self, index):
         """Weights (d_out, d_in) and biases of the block's linears, by parameter."""
@@ -96,13 +106,16 @@ def test_the_budget_is_met_by_whole_units(method, workspace):
         w.run("solve")
         found = Found(w)
         over = found.removed() - math.ceil(0.3 * found.total())
-        per_block = methods.class_of(method).allocation == "uniform"
+        per_block = registry.find(method).settings.allocation == "uniform"
         assert 0 <= over < (3 if per_block else 1) * found.units[0][1].parameters
         assert all(min(counts) >= 1 for counts in found.counts())
         assert not per_block or len({tuple(counts) for counts in found.counts()}) == 1
         rows, corrects = table(w), walk.get("units") is not None
         for index, kinds in enumerate(found.units):
-            masks, weights = read_masks(found.paths[index], found.model.linears(index)), found.weights(index)
+            masks, weights = (
+                found.masks(index),
+                found.weights(index),
+            )
             for units in kinds:
                 keep = found.keep(units)
                 assert torch.equal(masks[units.sink.name], units.kept_columns(keep).expand(units.sink.shape))
@@ -192,7 +205,10 @@ def test_biases_are_of_what_the_pruned_model_gives_and_what_follows_sees_them(ar
     found, tokens = Found(w), calibration_windows(w)
     walked, made = found.whole(), 0
     for index, kinds in enumerate(found.units):
-        biases, before = read_biases(found.paths[index], found.model.linears(index)), copy.deepcopy(walked)
+        biases, before = (
+            found.biases(index),
+            copy.deepcopy(walked),
+        )
         for units in kinds:
             seen = before if walk.get("walk") == "block" else walked
             x, name = flat(seen, units.sink, tokens), f"{units.sink.name}.bias"
@@ -220,7 +236,7 @@ def test_a_killed_run_goes_on_from_the_blocks_that_are_finished(method, walk, af
     w = workspace(solve={"method": method, "sparsity": 0.4, **walk})
     w.run(*BEFORE)
     with monkeypatch.context() as patch:
-        kill_in(patch, solve, "write_block", after)
+        kill_in(patch, solving, "write_block", after)
         with pytest.raises(Killed):
             w.run("solve")
     assert not (w.folder / "data/solution").exists()
@@ -270,7 +286,7 @@ def test_at_sparsity_zero_the_dense_model_comes_back(workspace):
         for index in range(3):
             for linear in found.model.linears(index):
                 assert torch.equal(found.weight(linear), found.model.stored_weight(linear))
-            assert not read_biases(found.paths[index], found.model.linears(index))
+            assert not found.biases(index)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "opt"])
@@ -287,7 +303,7 @@ def test_what_makes_up_for_units_lowers_the_measured_error_as_it_should(architec
         found, rows, tokens = Found(w), table(w), calibration_windows(w)
         dense = found.whole()
         for index, kinds in enumerate(found.units):
-            biases = read_biases(found.paths[index], found.model.linears(index))
+            biases = found.biases(index)
             assert (len(biases) > 0) == (kind in ("bias", "affine"))
             for one in kinds:
                 x, weight = flat(dense, one.sink, tokens), found.model.stored_weight(one.sink).double()
@@ -337,7 +353,7 @@ def test_choice_pruned_takes_as_many_units_by_what_the_pruned_model_gives_them(m
         w.run("solve")
         found[choice] = Found(w)
     assert found["dense"].counts() == found["pruned"].counts()
-    ours, tokens, scorer = found["pruned"], calibration_windows(w), methods.load(method)
+    ours, tokens, scorer = found["pruned"], calibration_windows(w), registry.load(method)
     walked, others = ours.whole(), 0
     for index, kinds in enumerate(ours.units):
         for units in kinds:

@@ -113,7 +113,7 @@ def test_the_tile_on_a_gpu_is_the_plain_one(case, dtype):
 
 
 def interpret_triton() -> None:
-    from stages.kernels.tile_cuda import prune_rows
+    from stages.linalg.kernels.tile_cuda import prune_rows
 
     agreed = 0
     for case in CASES:

@@ -11,9 +11,9 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from stages.errors import ArchitectureError
-from stages.models.streamed import StreamedModel
-from stages.models.units import KINDS, units_of
-from stages.unit_problems import parameters_of
+from stages.models.streaming.streamed import StreamedModel
+from stages.models.streaming.units import KINDS, units_of
+from stages.solving.units.problem import parameters_of
 from tests.unit.tiny import _GROUPED, ARCHITECTURES, CONFIGS, VOCABULARY, save_tiny
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -7,8 +7,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from stages.errors import NotFiniteError
-from stages.models.streamed import StreamedModel
-from stages.walk import advance, collect, write_embeddings
+from stages.models.streaming.streamed import StreamedModel
+from stages.walk.forward import advance, write_embeddings
+from stages.walk.statistics import collect
 from tests.unit.tiny import VOCABULARY, save_tiny
 
 CPU = torch.device("cpu")

@@ -11,9 +11,9 @@ from transformers import T5Config, T5ForConditionalGeneration
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from stages.errors import ArchitectureError, SourceError
-from stages.models.coverage import coverage_of
-from stages.models.streamed import StreamedModel
-from stages.models.trial import check_walk, first_of_each_kind
+from stages.models.streaming.coverage import coverage_of
+from stages.models.streaming.streamed import StreamedModel
+from stages.models.streaming.trial import check_walk, first_of_each_kind
 from stages.params.fetching import LocalModel
 from stages.sources.model import write_model
 from tests.unit.tiny import ARCHITECTURES, MIXTURES, save_tiny, tiny_model

@@ -10,7 +10,7 @@ from dvc.utils.serialize import load_yaml
 
 from stages import params
 from stages.errors import ParameterError
-from stages.yamlfile import read_yaml, yaml_text
+from stages.params.yamlfile import read_yaml, yaml_text
 from tests.unit.tiny import write_params
 
 ROOT = Path(__file__).parents[2]

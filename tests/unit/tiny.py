@@ -13,7 +13,7 @@ import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stages.artifacts.manifest import write_manifest
-from stages.yamlfile import yaml_text
+from stages.params.yamlfile import yaml_text
 
 VOCABULARY = 96
 _SIZES = {

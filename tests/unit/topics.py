@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from stages import evaluate
 from stages.artifacts.manifest import write_manifest
-from stages.runner import run_stage
-from stages.yamlfile import read_yaml, yaml_text
+from stages.params.yamlfile import read_yaml, yaml_text
+from stages.runtime.stage import run_stage
 from tests.unit.tiny import tiny_workspace
 
 TASKS = Path(__file__).parents[2] / "tasks"

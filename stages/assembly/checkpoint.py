@@ -1,0 +1,177 @@
+"""Write the pruned checkpoint: the source's files, with the pruned weights in their places, in a layout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.artifacts.packing import pack
+from stages.artifacts.tensorfile import TensorFile, TensorWriter, write_tensors
+from stages.assembly.layout import Layout, Planner
+from stages.errors import ParameterError
+from stages.models.loading.checkpoint import INDEX, Checkpoint
+from stages.models.streaming.units import Units, parameters_of, units_of
+from stages.walk.pruned import Pruned
+
+MASKS = "masks.safetensors"
+NOT_COPIED = {"manifest.json"}
+
+
+def layout_of(pruned: Pruned, wanted: str, trust_remote_code: bool) -> Layout:
+    """The layout `wanted` (assemble.layout) of a solution, or the one without changes where it removes no units.
+
+    Raises ParameterError or ArchitectureError where the solution cannot have it.
+    """
+    model = pruned.model
+    units = {index: kept for index in range(model.blocks) if (kept := pruned.units(index)) is not None}
+    biases = {name for index in range(model.blocks) for name in pruned.biases(index)} - set(model.stored_names)
+    if not units and not biases:
+        if wanted != "auto":
+            raise ParameterError(
+                f"assemble.layout: {wanted} is for methods that remove heads and channels; where single weights are "
+                "removed every tensor keeps its shape: set it to auto"
+            )
+        return Layout()
+    keep = [
+        {one.kind: torch.ones(one.count, dtype=torch.bool) for one in units_of(model, index)} | units.get(index, {})
+        for index in range(model.blocks)
+    ]
+    return Planner(model, keep, biases, trust_remote_code).plan(wanted)
+
+
+def layout_facts(pruned: Pruned, layout: Layout) -> dict[str, Any]:
+    """For the manifest: what the layout is called, the lines either of which loads it, and what is left of each block.
+
+    Which channels are left is told by masks.safetensors.
+    """
+    if layout.values is None or layout.parameters is None:
+        return {"name": layout.name}
+    model, blocks = pruned.model, list[dict[str, Any]]()
+    loads = ["AutoModelForCausalLM.from_pretrained(folder)"]
+    if layout.code is not None:
+        loads = [f"import secateur; {loads[0]}", f"{loads[0][:-1]}, trust_remote_code=True)"]
+    for kinds in _kept(pruned):
+        told = dict[str, Any]()
+        for units, keep in kinds:
+            told |= {units.kind: int(keep.sum()), f"{units.kind}_dense": units.count}
+            if units.kind == "heads":
+                told["heads_kept"] = keep.nonzero().flatten().tolist()
+        blocks.append(told)
+    dense, inside = model.parameters, model.block_parameters
+    return {
+        "name": layout.name,
+        "class": layout.values["architectures"][0],
+        "load": loads,
+        "parameters": {"dense": dense, "pruned": layout.parameters},
+        "block_parameters": {"dense": inside, "pruned": inside + layout.parameters - dense},
+        "heads_removed": any(block["heads"] < block["heads_dense"] for block in blocks),
+        "blocks": blocks,
+    }
+
+
+def budget_facts(pruned: Pruned, solve: Mapping[str, Any]) -> dict[str, Any]:
+    """For the manifest: which fraction of the parameters of heads and channels was to go, and which went.
+
+    solve: the section that the solution was made by.
+    """
+    kinds = [one for block in _kept(pruned) for one in block]
+    total = parameters_of(units for units, _ in kinds)
+    left = sum(int(keep.sum()) * units.parameters for units, keep in kinds)
+    return {
+        "asked": solve.get("sparsity"),
+        "removed": 1 - left / total,
+        "unit_parameters": {"dense": total, "pruned": left},
+    }
+
+
+def _kept(pruned: Pruned) -> list[list[tuple[Units, Tensor]]]:
+    """Of each block its kinds of units, and which (units,) bool stay."""
+    found = []
+    for index in range(pruned.model.blocks):
+        units = pruned.units(index) or {}
+        kinds = units_of(pruned.model, index)
+        found.append([(one, units.get(one.kind, torch.ones(one.count, dtype=torch.bool))) for one in kinds])
+    return found
+
+
+def bytes_of(source: Path, layout: Layout) -> int:
+    """Bytes of all tensors that `write_checkpoint` writes."""
+    files = sorted(set(Checkpoint(source).files.values()))
+    return sum(
+        kind.itemsize * prod(shape) for name in files for kind, shape in _contents(source / name, layout).values()
+    )
+
+
+def write_checkpoint(source: Path, target: Path, pruned: Pruned, layout: Layout, tick: Callable[[int], object]) -> None:
+    """Copy the checkpoint in `source` to `target` with the pruned weights in `layout`; `tick(bytes)` tells progress."""
+    checkpoint, total = Checkpoint(source), 0
+    holders = {tensor: name for name in set(checkpoint.files.values()) for tensor in _contents(source / name, layout)}
+    for name in sorted(set(holders.values())):
+        file, contents = TensorFile(source / name), _contents(source / name, layout)
+        with TensorWriter(target / name, contents, {"format": "pt", **file.metadata}) as writer:
+            for tensor, value in _values(file, contents, pruned, layout):
+                writer.write(tensor, value)
+                total += value.nbytes
+                tick(value.nbytes)
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.suffix != ".safetensors" and path.name not in NOT_COPIED:
+            shutil.copyfile(path, target / path.name)
+    if layout.values is not None:
+        _write(target / "config.json", layout.values)
+        if (source / INDEX).is_file():
+            _write(target / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(holders.items()))})
+    if layout.code is not None:
+        shutil.copyfile(layout.code, target / layout.code.name)
+
+
+def _contents(path: Path, layout: Layout) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """dtype and shape of what a file of weights holds in `layout`; an added bias lies beside its weight."""
+    found = dict[str, tuple[torch.dtype, tuple[int, ...]]]()
+    for tensor, place in TensorFile(path).places.items():
+        cut, bias = layout.cuts.get(tensor), tensor.removesuffix("weight") + "bias"
+        found[tensor] = place.dtype, cut.shape(place.shape) if cut else place.shape
+        if bias in layout.added:
+            found[bias] = place.dtype, layout.added[bias]
+    return found
+
+
+def _values(
+    file: TensorFile, contents: dict[str, tuple[torch.dtype, tuple[int, ...]]], pruned: Pruned, layout: Layout
+) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a file, one after another: pruned or as it was, then cut; an added bias is 0 unless solved."""
+    replaced = pruned.stored()
+    for tensor, (dtype, shape) in contents.items():
+        if tensor in replaced:
+            index, parameter = replaced[tensor]
+            value = pruned.block(index)[parameter]
+        else:
+            value = file.read([tensor])[tensor] if tensor in file.places else torch.zeros(shape, dtype=dtype)
+        if tensor in layout.cuts:
+            value = layout.cuts[tensor].of(value)
+        if tensor in layout.padding:
+            value = value.masked_fill(layout.padding[tensor], 0)
+        yield tensor, value.to(dtype)
+
+
+def _write(path: Path, values: Any) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_masks(target: Path, pruned: Pruned) -> None:
+    """All masks in one file, packed: `<tensor>` as uint8, eight entries a byte, True = kept.
+
+    The metadata tell the shape (d_out, d_in) that each unpacks to.
+    """
+    tensors, shapes = dict[str, Tensor](), {}
+    for index in range(pruned.model.blocks):
+        for linear, keep in pruned.masks(index).items():
+            tensors[linear.tensor], shapes[linear.tensor] = pack(keep), linear.shape
+    metadata = {"format": "packed bits, row-major, first in the highest bit, 1 = kept", "shapes": json.dumps(shapes)}
+    write_tensors(target / MASKS, tensors, metadata)

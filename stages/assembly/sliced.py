@@ -1,0 +1,191 @@
+"""The checkpoint of a sliced model: the dense one's tensors rotated by the bases of a solution, checked by loading it.
+
+Rotated weights are made in float64, a block in memory. The logits of what was written are compared with those of the
+dense model told to project its hidden states: two ways to compute one function.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.artifacts.places import MODEL
+from stages.artifacts.tensorfile import TensorFile, TensorWriter
+from stages.assembly.checkpoint import NOT_COPIED
+from stages.errors import ArtifactError, ParameterError
+from stages.models.classes.sliced import CODE, sliced_values
+from stages.models.loading.checkpoint import SINGLE, Checkpoint
+from stages.models.loading.load import load_model
+from stages.models.loading.skeleton import build_skeleton
+from stages.models.streaming.slicing import projecting, sliced_block
+from stages.models.streaming.streamed import StreamedModel
+from stages.models.streaming.units import units_of
+from stages.params import Assemble
+from stages.runtime.progress import progress
+from stages.walk.bases import LAYOUT, cached, read_bases
+
+TOKENS = 64
+ROUNDING = 16
+"""Differences between logits that are due to the stored dtype: so many times its epsilon, of the largest logit."""
+
+
+def assemble_sliced(
+    model: StreamedModel,
+    solutions: list[Path],
+    folder: Path,
+    tokens: Tensor,
+    settings: Assemble,
+    solve: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write the sliced model, load it again and compare; gives the facts of it. solve: the section it was made by.
+
+    Raises ParameterError for a layout: it has one of its own.
+    """
+    if settings.layout != "auto":
+        raise ParameterError(
+            f"assemble.layout: {solve['method']} has its own, {LAYOUT}: expected auto, got {settings.layout}"
+        )
+    write_sliced(model, solutions, MODEL, folder)
+    reloaded = compare_sliced(folder, model, solutions, tokens, settings.max_logit_difference)
+    return {**sliced_facts(folder, model, solve), "reloaded": reloaded}
+
+
+def write_sliced(model: StreamedModel, solutions: list[Path], source: Path, target: Path) -> None:
+    """Write the sliced model beside its code and the files of `source` that are not weights."""
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.suffix != ".safetensors" and path.name not in {*NOT_COPIED, "config.json"}:
+            shutil.copyfile(path, target / path.name)
+    shutil.copyfile(CODE, target / CODE.name)
+    final, first = _final(solutions), read_bases(solutions[0]).attention
+    dense = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config, width = model.config, first.shape[1]
+    heads = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    tied = bool(config.tie_word_embeddings) and final is None
+    values = sliced_values(dense, heads, width, None if final is None else width, tied)
+    (target / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+    state = build_skeleton(target, model.stored, False).state_dict()
+    layout = {name: (model.stored, tuple(value.shape)) for name, value in state.items()}
+    if tied:
+        del layout["lm_head.weight"]
+    outside = {
+        "model.embed_tokens.weight": lambda: _embeddings(model, None if tied else first.double()),
+        "model.norm.weight": lambda: model.stored_parameter("model.norm.weight"),
+        "lm_head.weight": lambda: _head(model, final),
+    }
+    at, block = -1, dict[str, Tensor]()
+    size = sum(kind.itemsize * prod(shape) for kind, shape in layout.values())
+    with (
+        TensorWriter(target / SINGLE, layout, {"format": "pt"}) as writer,
+        progress(total=size, desc="write", unit="B", unit_scale=True) as bar,
+    ):
+        for name in layout:
+            index = int(name.removeprefix(f"{model.prefix}.").split(".")[0]) if name.startswith(model.prefix) else None
+            if index is not None and index != at:
+                at, block = index, _block(model, index, solutions, final, tied)
+            value = (outside[name]() if index is None else block[name]).to(model.stored)
+            writer.write(name, value)
+            bar.update(value.nbytes)
+
+
+def _final(solutions: list[Path]) -> Tensor | None:
+    """The basis of what enters the last norm, where that is sliced."""
+    file = TensorFile(solutions[-1])
+    return file.read(["final.basis"])["final.basis"].double() if "final.basis" in file.places else None
+
+
+def _block(
+    model: StreamedModel, index: int, solutions: list[Path], final: Tensor | None, tied: bool
+) -> dict[str, Tensor]:
+    last = index == model.blocks - 1
+    leaving = final if last else read_bases(solutions[index + 1]).attention.double()
+    bases = read_bases(solutions[index])
+    bases = bases._replace(attention=bases.attention.double(), mlp=bases.mlp.double())
+    found = sliced_block(model, index, bases, leaving)
+    if index == 0 and tied:
+        found[f"{model.prefix}.0.entering.weight"] = bases.attention.T
+    return found
+
+
+def _embeddings(model: StreamedModel, basis: Tensor | None) -> Tensor:
+    whole = model.stored_parameter("model.embed_tokens.weight")
+    return whole if basis is None else whole.double() @ basis
+
+
+def _head(model: StreamedModel, basis: Tensor | None) -> Tensor:
+    tied = bool(model.config.tie_word_embeddings)
+    whole = model.stored_parameter("model.embed_tokens.weight" if tied else "lm_head.weight")
+    return whole if basis is None else (whole.double() * model.stored_parameter("model.norm.weight").double()) @ basis
+
+
+def compare_sliced(
+    folder: Path, model: StreamedModel, solutions: list[Path], tokens: Tensor, largest: float
+) -> dict[str, Any]:
+    """Load `folder` by AutoModelForCausalLM and compare logits, and its weights' with the dense model's that projects.
+
+    Weights are judged in float64: hidden states with a few large entries, rotated, round otherwise than as they were.
+    Gives the figures for the manifest; raises ArtifactError if they differ by more than `largest` (weights: and the
+    rounding of the dtype they are stored in).
+    """
+    ids, dtype = tokens[:TOKENS].unsqueeze(0), str(model.dtype).removeprefix("torch.")
+    dense = model.in_dtype("float64")
+    with projecting(dense, cached(solutions), range(dense.blocks), _final(solutions)):
+        meant = dense.logits(ids)
+    found = StreamedModel(folder, model.device, "float64").logits(ids)
+    rounding = ROUNDING * torch.finfo(model.stored).eps * float(meant.abs().max())
+    difference = _checked(found - meant, largest + rounding, "weights")
+
+    loaded = load_model(folder, dtype, str(model.device))
+    with torch.no_grad():
+        again = loaded(input_ids=ids.to(model.device), use_cache=False).logits
+    reloaded = _checked(again - StreamedModel(folder, model.device, dtype).logits(ids), largest, "reloaded checkpoint")
+    return {"logits_compared": again.numel(), "max_logit_difference": max(difference, reloaded)}
+
+
+def _checked(differences: Tensor, allowed: float, whose: str) -> float:
+    largest = float(differences.abs().max())
+    if not largest <= allowed:
+        raise ArtifactError(
+            f"the {whose}'s logits differ by {largest:g}: expected at most {allowed:g} (assemble.max_logit_difference)"
+        )
+    return largest
+
+
+def sliced_facts(folder: Path, model: StreamedModel, solve: Mapping[str, Any]) -> dict[str, Any]:
+    """For the manifest: how the checkpoint loads; its size, embeddings and head with it; all units that are left.
+
+    solve: the section that the solution was made by.
+    """
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    plain = "AutoModelForCausalLM.from_pretrained(folder)"
+    counts = {"dense": _parameters(model.checkpoint.folder), "pruned": _parameters(folder)}
+    ends = {"dense": counts["dense"] - model.block_parameters, "pruned": _parameters(folder, outside=True)}
+    inside = {name: counts[name] - ends[name] for name in counts}
+    units = [{one.kind: one.count for one in units_of(model, index)} for index in range(model.blocks)]
+    layout = {
+        "name": LAYOUT,
+        "class": values["architectures"][0],
+        "load": [f"import secateur; {plain}", f"{plain[:-1]}, trust_remote_code=True)"],
+        "width": values["sliced_width"],
+        "final_width": values["final_width"],
+        "parameters": counts,
+        "block_parameters": inside,
+        "heads_removed": False,
+        "blocks": [one | {f"{kind}_dense": count for kind, count in one.items()} for one in units],
+    }
+    removed = 1 - inside["pruned"] / inside["dense"]
+    return {"layout": layout, "budget": {"asked": solve["sparsity"], "removed": removed, "unit_parameters": inside}}
+
+
+def _parameters(folder: Path, outside: bool = False) -> int:
+    """Of a checkpoint, or of what of it is in no block."""
+    files = sorted(set(Checkpoint(folder).files.values()))
+    places = {name: place for file in files for name, place in TensorFile(folder / file).places.items()}
+    return sum(prod(place.shape) for name, place in places.items() if not (outside and ".layers." in name))

@@ -1,0 +1,66 @@
+"""Two models timed in turns, so that a machine that slows down or speeds up does it to both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from torch import Tensor
+
+from stages.measuring.speed.generation import generate
+
+PHASES = ("prefill", "decode")
+PREFILLS = 4
+Row = dict[str, Any]
+
+
+def timed(
+    models: Mapping[str, Any], prompt: Tensor, count: int, warmup: int, repeats: int, tick: Callable[[], object]
+) -> list[Row]:
+    """A row a round, model and phase: its tokens and seconds; what the warm-up takes is left out.
+
+    In a round every model takes a turn, in the order given, on `prompt` (batch, T): `count` new tokens, and then
+    PREFILLS - 1 rounds of the prompt alone, whose time is short and so less certain. `warmup` and `repeats` count the
+    rounds that generate, and `tick` is called after each model's turn in them.
+    """
+    rows = list[Row]()
+    for index in range(-warmup, repeats):
+        for turn in range(PREFILLS):
+            for name, model in models.items():
+                found = generate(model, prompt, 1 if turn else count)
+                if index >= 0:
+                    place = {"round": index * PREFILLS + turn, "model": name}
+                    rows.append({**place, "phase": "prefill", "tokens": prompt.numel(), "seconds": found.prefill})
+                if index >= 0 and not turn:
+                    tokens = len(prompt) * (count - 1)
+                    rows.append({**place, "phase": "decode", "tokens": tokens, "seconds": found.decode})
+                if not turn:
+                    tick()
+    return rows
+
+
+def speeds(rows: Sequence[Row], model: str) -> dict[str, dict[str, float]]:
+    """Tokens a second of each phase over the rounds: median, lowest and highest."""
+    return {phase: spread(_by_round(rows, model, phase).values()) for phase in PHASES}
+
+
+def speed_ratios(rows: Sequence[Row], over: str, under: str) -> dict[str, dict[str, float]]:
+    """How many times as fast model `over` is as `under`, round by round: median, lowest and highest."""
+    found = {}
+    for phase in PHASES:
+        above, below = _by_round(rows, over, phase), _by_round(rows, under, phase)
+        found[phase] = spread(above[index] / below[index] for index in above)
+    return found
+
+
+def spread(values: Any) -> dict[str, float]:
+    """median, lowest and highest of some numbers."""
+    values = list(values)
+    return {"median": median(values), "lowest": min(values), "highest": max(values)}
+
+
+def _by_round(rows: Sequence[Row], model: str, phase: str) -> dict[int, float]:
+    """Tokens a second of each round."""
+    chosen = [row for row in rows if (row["model"], row["phase"]) == (model, phase)]
+    return {row["round"]: row["tokens"] / row["seconds"] for row in chosen}

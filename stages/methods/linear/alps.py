@@ -1,0 +1,100 @@
+"""ALPS: ADMM whose penalty grows as long as the mask still changes, until the mask has settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from stages.errors import ParameterError
+from stages.linalg.penalty import mirror, response, settle
+from stages.linalg.refit import guarded_refit
+from stages.linalg.unit import unit_diagonal
+from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, solution_of
+
+PERIOD = 3
+"""Steps between two looks at how much of the mask has changed."""
+
+GROWTH = ((0.1, 1.3), (0.005, 1.2), (0.0, 1.1))
+"""Least changed share of the mask, and the factor of the penalty that goes with it."""
+
+
+@dataclass(frozen=True)
+class Alps:
+    """ADMM with a growing penalty, then conjugate gradients (Meng et al. 2024, Algorithms 1 and 2).
+
+    The steps are those of `admm`, with the mask chosen after each, in unit-diagonal coordinates as in the
+    paper. Every third step counts the entries of the mask that have changed, s, of k kept ones, and
+    multiplies the penalty by 1.3 if s ≥ 0.1 k, by 1.2 if s ≥ 0.005 k and by 1.1 otherwise. Every linear has
+    a penalty of its own and stops by itself, at a look that finds s ≤ tolerance k.
+
+    Departs from the paper, which has penalty = 0.1, ridge = 0.01, tolerance = 0, iterations = 300:
+    - an inverse for every penalty, not one eigendecomposition for all, which is no faster;
+    - the conjugate gradients begin at the best point between Z and the mask alone, without the
+      preconditioner, which is the diagonal and so the identity here;
+    - the public code's shrinking of a first penalty that changes nothing is left out.
+
+    iterations:   most steps, at least 1.
+    penalty:      ρ of the first steps, as a fraction of the unit diagonal, more than 0.
+    tolerance:    changed share of the mask at which it counts as settled, at least 0.
+    ridge:        added to the unit diagonal, at least 0.
+    refine_steps: steps of conjugate gradients on the final mask; 0: Z as it is.
+    """
+
+    iterations: int = 300
+    penalty: float = 0.1
+    tolerance: float = 0.0003
+    ridge: float = 0.1
+    refine_steps: int = 10
+
+    paper: ClassVar[str] = "Meng et al. 2024, arXiv:2406.07831"
+    refits: ClassVar[bool] = True
+    scopes: ClassVar[tuple[Literal["linear", "row"], ...]] = ("linear", "row")
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise ParameterError(f"iterations: expected at least 1, got {self.iterations}")
+        if not 0 < self.penalty < float("inf"):
+            raise ParameterError(f"penalty: expected more than 0, got {self.penalty}")
+        for name in ("tolerance", "ridge", "refine_steps"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ParameterError(f"{name}: expected at least 0, got {getattr(self, name)}")
+
+    def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
+        """Raises NotPositiveDefiniteError if the Gram matrix with ridge and penalty is singular."""
+        unit = unit_diagonal(problem.gram)
+        target = (problem.target * unit.scale).contiguous()
+        found = []
+        for i, part in enumerate(target.split(problem.rows)):
+            own = budget if budget.kept is None else replace(budget, kept=(budget.kept[i],))
+            found.append(self._alternate(part, unit.gram, own))
+        weight, keep = torch.cat([weight for weight, _ in found]), torch.cat([keep for _, keep in found])
+        if self.refine_steps:
+            weight = guarded_refit(target, unit.gram, keep, weight, self.refine_steps, self.ridge)
+        whole = keep.all(1, keepdim=True)  # a row that loses nothing is at its minimum, which no rounding shall move
+        return solution_of(torch.where(whole, problem.target, weight / unit.scale), keep, self.ridge)
+
+    def _alternate(self, target: Tensor, gram: Tensor, budget: Budget) -> tuple[Tensor, Tensor]:
+        """Z, (rows, d_in), of one linear and its mask."""
+        rows, last = (len(target),), self.penalty
+        total, buffer, move = target.clone(), torch.empty_like(target), torch.empty_like(target)
+        seen = keep = budget.select(torch.abs(total, out=buffer), rows)
+        answer, ratio = response(gram, self.ridge, last), 1.0
+        for step in range(1, self.iterations + 1):
+            torch.mm(mirror(target, total, keep, ratio, buffer), answer, out=move)
+            settle(target, move, total, keep, 1.0, ratio)
+            keep, ratio = budget.select(torch.abs(total, out=buffer), rows), 1.0
+            if step % PERIOD == 0:
+                changed = int((keep ^ seen).sum()) / max(1, int(keep.sum()))
+                if changed <= self.tolerance:
+                    break
+                penalty, seen = last * growth_of(changed), keep
+                answer, ratio, last = response(gram, self.ridge, penalty), last / penalty, penalty
+        return total.mul_(keep), keep
+
+
+def growth_of(changed: float) -> float:
+    """What the penalty is multiplied by after this share of the mask has changed."""
+    return next(factor for least, factor in GROWTH if changed >= least)

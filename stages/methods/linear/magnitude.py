@@ -1,0 +1,25 @@
+"""Magnitude pruning: the smallest weights go, whatever their inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, solution_of
+
+
+@dataclass(frozen=True)
+class Magnitude:
+    """Score |w| (Han et al. 2015, "Learning both weights and connections", section 3).
+
+    Scope `model` ranks the weights of all linears together; the counts that follow come in the budget.
+    """
+
+    paper: ClassVar[str] = "Han et al. 2015, arXiv:1506.02626"
+    refits: ClassVar[bool] = False
+    scopes: ClassVar[tuple[str, ...]] = ("linear", "row", "model")
+
+    def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
+        """Keep the largest weights of each row or linear."""
+        keep = budget.select(problem.target.abs(), problem.rows)
+        return solution_of(problem.target, keep)

@@ -1,0 +1,36 @@
+"""What methods that slice the hidden width are told of a model: its parameters as a function of that width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Parameters of a model's blocks, as a function of how wide the hidden states are.
+
+    width:  of the dense model.
+    dense:  parameters of all linears of its blocks.
+    rows:   of linears, in all blocks, that have `width` inputs or outputs: parameters for each unit of width.
+    last:   those of them that answer into what leaves the last block.
+    fixed:  the rest (biases of linears that read the hidden states).
+    tied:   whether the embeddings are the head's weight.
+    """
+
+    width: int
+    dense: int
+    rows: int
+    last: int
+    fixed: int
+    blocks: int
+    tied: bool
+
+    def kept(self, width: int, head: bool) -> int:
+        """Parameters of the blocks' linears for hidden states of `width`, with the matrices between bases.
+
+        head: whether what leaves the last block is sliced too.
+        """
+        final = width if head else self.width
+        linears = self.fixed + (self.rows - self.last) * width + self.last * final
+        shortcuts = (2 * self.blocks - 1) * width * width + width * final
+        return linears + shortcuts + (self.width * width if self.tied and not head else 0)

@@ -1,0 +1,68 @@
+"""Checkpoints whose blocks have different widths: the classes that load them, registered with transformers.
+
+A checkpoint carries the same classes in a file of its own, for `trust_remote_code` where this package is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from stages.models.classes import modeling_hetero
+from stages.models.classes.modeling_hetero import (
+    HeteroLlamaConfig,
+    HeteroLlamaForCausalLM,
+    HeteroMistralConfig,
+    HeteroMistralForCausalLM,
+    HeteroQwen2Config,
+    HeteroQwen2ForCausalLM,
+    HeteroQwen3Config,
+    HeteroQwen3ForCausalLM,
+)
+
+CODE = Path(modeling_hetero.__file__)
+"""The file that goes into a checkpoint."""
+
+CLASSES: dict[str, tuple[Any, Any]] = {
+    "llama": (HeteroLlamaConfig, HeteroLlamaForCausalLM),
+    "mistral": (HeteroMistralConfig, HeteroMistralForCausalLM),
+    "qwen2": (HeteroQwen2Config, HeteroQwen2ForCausalLM),
+    "qwen3": (HeteroQwen3Config, HeteroQwen3ForCausalLM),
+}
+"""By the dense model's type."""
+
+TYPES = frozenset(config.model_type for config, _ in CLASSES.values())
+"""`model_type` of checkpoints that have lost heads or channels."""
+
+
+def hetero_values(
+    dense: Mapping[str, Any], key_value_heads: Sequence[int], channels: Sequence[int], head_width: int, biases: set[str]
+) -> dict[str, Any]:
+    """Values of config.json for blocks with these numbers of key-value heads and channels.
+
+    dense: the dense model's values; biases: the linears (o_proj, down_proj) that need a bias the dense model lacks.
+    """
+    config, model = CLASSES[dense["model_type"]]
+    return {
+        **dense,
+        "model_type": config.model_type,
+        "architectures": [model.__name__],
+        "auto_map": {
+            "AutoConfig": f"{CODE.stem}.{config.__name__}",
+            "AutoModelForCausalLM": f"{CODE.stem}.{model.__name__}",
+        },
+        "head_dim": head_width,
+        "block_key_value_heads": list(key_value_heads),
+        "block_channels": list(channels),
+        "output_biases": sorted(biases),
+    }
+
+
+for _config, _model in CLASSES.values():
+    AutoConfig.register(_config.model_type, _config)
+    AutoModelForCausalLM.register(_config, _model)
+    _config.register_for_auto_class()
+    _model.register_for_auto_class("AutoModelForCausalLM")

@@ -1,0 +1,55 @@
+"""Checkpoints of sliced models: the classes that load them, registered with transformers, and their config.json.
+
+A checkpoint carries the same classes in a file of its own, for `trust_remote_code` where this package is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from stages.models.classes import modeling_sliced as sliced
+
+CODE = Path(sliced.__file__)
+"""The file that goes into a checkpoint."""
+
+CLASSES: dict[str, tuple[Any, Any]] = {
+    "llama": (sliced.SlicedLlamaConfig, sliced.SlicedLlamaForCausalLM),
+    "mistral": (sliced.SlicedMistralConfig, sliced.SlicedMistralForCausalLM),
+    "qwen2": (sliced.SlicedQwen2Config, sliced.SlicedQwen2ForCausalLM),
+    "qwen3": (sliced.SlicedQwen3Config, sliced.SlicedQwen3ForCausalLM),
+}
+"""By the dense model's type."""
+
+
+def sliced_values(
+    dense: Mapping[str, Any], head_width: int, width: int, final: int | None, tied: bool
+) -> dict[str, Any]:
+    """Values of config.json for hidden states of `width`, `final` (None: the dense model's) after the last block.
+
+    dense: the dense model's values; tied: whether the embeddings are still the head's weight.
+    """
+    config, model = CLASSES[dense["model_type"]]
+    return {
+        **dense,
+        "model_type": config.model_type,
+        "architectures": [model.__name__],
+        "auto_map": {
+            "AutoConfig": f"{CODE.stem}.{config.__name__}",
+            "AutoModelForCausalLM": f"{CODE.stem}.{model.__name__}",
+        },
+        "head_dim": head_width,
+        "sliced_width": width,
+        "final_width": final,
+        "tie_word_embeddings": tied,
+    }
+
+
+for _config, _model in CLASSES.values():
+    AutoConfig.register(_config.model_type, _config)
+    AutoModelForCausalLM.register(_config, _model)
+    _config.register_for_auto_class()
+    _model.register_for_auto_class("AutoModelForCausalLM")

@@ -1,0 +1,58 @@
+"""How much of the weights of a model's blocks its linears cover; the rest (fused experts, say) no method prunes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from stages.errors import ArchitectureError
+from stages.models.streaming.streamed import StreamedModel
+
+SHOWN = 3
+"""Uncovered parameters that a message names."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Weights of all blocks (parameters with two or more dimensions), and those that are no linear's.
+
+    weights: how many entries they have together; uncovered: shapes of those that no linear covers, by name.
+    """
+
+    weights: int
+    uncovered: Mapping[str, tuple[int, ...]]
+
+    @property
+    def share(self) -> float:
+        """Share of the entries that linears cover, 0 to 1."""
+        return 1 - sum(map(prod, self.uncovered.values())) / self.weights
+
+    def described(self) -> str:
+        """What is not covered: its share, and the names and shapes of the largest."""
+        largest = sorted(self.uncovered.items(), key=lambda item: -prod(item[1]))
+        names = [f"{name} {shape}" for name, shape in largest[:SHOWN]]
+        more = f" and {len(self.uncovered) - SHOWN} more" if len(self.uncovered) > SHOWN else ""
+        return f"{1 - self.share:.1%} of the blocks' weights lie outside of nn.Linear: {', '.join(names)}{more}"
+
+
+def coverage_of(model: StreamedModel) -> Coverage:
+    """Which weights of the blocks are covered by linears found by structure."""
+    total, uncovered = 0, dict[str, tuple[int, ...]]()
+    for index in range(model.blocks):
+        covered = {linear.tensor for linear in model.linears(index)}
+        weights = model.block_weights(index)
+        total += sum(map(prod, weights.values()))
+        uncovered |= {name: shape for name, shape in weights.items() if name not in covered}
+    return Coverage(total, uncovered)
+
+
+def check_coverage(model: StreamedModel, largest: float) -> None:
+    """Raise ArchitectureError, naming them, if more than this share of the blocks' weights is no linear's."""
+    found = coverage_of(model)
+    if 1 - found.share > largest:
+        raise ArchitectureError(
+            f"{found.described()}: methods here prune linears only, expected at most {largest:.1%} "
+            "(solve.max_uncovered): support for experts is not there yet; raise solve.max_uncovered to "
+            f"{ceil(100 * (1 - found.share)) / 100:g} to leave these weights dense"
+        )

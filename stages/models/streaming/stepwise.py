@@ -1,0 +1,145 @@
+"""Forwards of one block over many chunks, which stop before each group of linears and go on later.
+
+Between a stop and the next, weights may change: so every group sees what the pruned ones before it give,
+and a block is run once. A stopped forward is a suspended greenlet, which holds what the rest of its block
+needs. What does not fit in memory is run again from the start of the block instead, with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+from greenlet import getcurrent, greenlet
+from torch import Tensor, nn
+
+from stages.models.streaming.streamed import Finished, StreamedModel
+from stages.models.structure import Linear
+
+HELD_WIDTHS = 4
+"""Hidden states that a stopped forward is taken to hold beside the input of the group it stopped at."""
+
+
+class Stop(NamedTuple):
+    """A forward stopped before `group`.
+
+    inputs: what its linears are about to be handed; stream: (sequences, length, width) the hidden states that
+    entered the block, with what the adders so far have added.
+    """
+
+    group: int
+    inputs: Tensor
+    stream: Tensor
+
+
+class Stepwise:
+    """A context in which the loaded block `index` runs chunk by chunk, group by group.
+
+    read:   the hidden states (sequences, length, width) of chunk 0 to chunks - 1.
+    groups: linears that share an input, in the order they are called (see capture.input_groups).
+    adders: for each group, whether its output is added to the hidden states (see capture.adders).
+    memory: bytes that stopped forwards may hold; the chunks beyond are run again for every group.
+    """
+
+    def __init__(
+        self,
+        model: StreamedModel,
+        index: int,
+        read: Callable[[int], Tensor],
+        chunks: int,
+        groups: Sequence[tuple[Linear, ...]],
+        adders: Sequence[bool],
+        memory: float,
+    ) -> None:
+        self._model, self._index, self._read, self.chunks = model, index, read, chunks
+        self._groups, self._adders, self._memory = groups, adders, memory
+        self._stopped: dict[int, greenlet] = {}
+        self._streams: dict[int, Tensor] = {}
+        self._running, self._wanted = -1, -1
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        for group, linears in enumerate(self._groups):
+            module = self._model.module(linears[0].name)
+            self._stack.callback(module.register_forward_pre_hook(self._stop_at(group)).remove)
+            if self._adders[group]:
+                self._stack.callback(module.register_forward_hook(self._add).remove)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.release()
+        self._stack.close()
+
+    def release(self) -> None:
+        """End all forwards that are stopped, and with them what they hold."""
+        with torch.no_grad():
+            for forward in self._stopped.values():
+                forward.throw(Finished)
+        self._streams.clear()
+        self._stopped.clear()
+
+    def stops(self, group: int) -> Iterator[Stop]:
+        """What enters the linears of `group`, chunk after chunk."""
+        for chunk in range(self.chunks):
+            stop: Stop = self._run(chunk, group)
+            yield stop
+
+    def outputs(self) -> Iterator[Tensor]:
+        """What leaves the block, chunk after chunk."""
+        for chunk in range(self.chunks):
+            output = self._run(chunk, len(self._groups))
+            yield output[0] if isinstance(output, tuple) else output
+
+    @torch.no_grad()
+    def _run(self, chunk: int, wanted: int) -> Any:
+        """Chunk `chunk` up to the group `wanted`, or its end: a Stop, or what the block answers.
+
+        Gradients are off out here too: a forward that ends while others are stopped in their own `no_grad`
+        would turn them on again.
+        """
+        forward, self._running = self._stopped.pop(chunk, None), chunk
+        if forward is None:
+            states = self._read(chunk)
+            self._streams[chunk] = states.to(self._model.device, self._model.dtype)
+            if not self._fits(states):
+                return self._run_again(states, wanted)
+            forward = greenlet(self._model.run_inside)
+            found = forward.switch(self._index, states)
+        else:
+            found = forward.switch()
+        while isinstance(found, Stop) and found.group < wanted:
+            found = forward.switch()
+        if forward.dead:
+            del self._streams[chunk]
+        else:
+            self._stopped[chunk] = forward
+        return found
+
+    def _run_again(self, states: Tensor, wanted: int) -> Any:
+        self._wanted = wanted
+        try:
+            return self._model.run_inside(self._index, states)
+        finally:
+            self._wanted = -1
+            del self._streams[self._running]
+
+    def _fits(self, states: Tensor) -> bool:
+        widest = max(linears[0].shape[1] for linears in self._groups)
+        held = states[..., 0].numel() * (HELD_WIDTHS * states.shape[-1] + widest) * self._model.dtype.itemsize
+        return (len(self._stopped) + 1) * held <= self._memory
+
+    def _stop_at(self, group: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if self._wanted < 0:
+                getcurrent().parent.switch(Stop(group, args[0], self._streams[self._running]))
+            elif self._wanted == group:
+                raise Finished(Stop(group, args[0], self._streams[self._running]))
+
+        return stop
+
+    def _add(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        stream = self._streams[self._running]
+        self._streams[self._running] = stream + output.view_as(stream)

@@ -1,0 +1,123 @@
+"""What a block's work is, and how it is done wherever it is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from stages.artifacts.store import BlockStore
+from stages.errors import SecateurError
+from stages.runtime.failures import BlockError
+
+Work = Callable[[Path], Mapping[str, float] | None]
+"""Writes a block's result to a path; may give figures (seconds) to add up over the blocks."""
+
+
+NOUNS = {"evaluate": "group of windows {}", "gates": "the training of gates", "gate_powers": "the scales of gates"}
+"""What errors call the pieces of tasks whose pieces are no blocks."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block's work for one stage: its name, and the key its result is filed under."""
+
+    task: str
+    index: int
+    key: str
+    suffix: str = ".safetensors"
+
+    @property
+    def name(self) -> str:
+        """What Prefect's page calls it."""
+        return f"{self.task} {self.index}"
+
+    @property
+    def place(self) -> str:
+        """What errors call it."""
+        return NOUNS[self.task].format(self.index) if self.task in NOUNS else f"block {self.index}"
+
+
+@dataclass(frozen=True)
+class Done:
+    """Where a block's result is, whether it was made just now, and the figures of making it."""
+
+    path: Path
+    made: bool
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where block work happens: the project's folder and torch's threads, which bits depend on."""
+
+    folder: Path
+    threads: int
+
+    @classmethod
+    def here(cls) -> Place:
+        """The place of this process."""
+        return cls(Path.cwd(), torch.get_num_threads())
+
+    def enter(self) -> None:
+        """Make this process (a worker's) work there."""
+        if Path.cwd() != self.folder:
+            os.chdir(self.folder)
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+
+
+def perform(block: Block, work: Work) -> Done:
+    """The block's result from the store; where there is none, the one `work` makes.
+
+    Raises SecateurError as `work` does, and BlockError, which names the block, for any other exception.
+    """
+    figures = dict[str, float]()
+    try:
+        store = BlockStore(block.task)
+        found = store.find(block.key, block.suffix)
+        if found is not None:
+            return Done(found, made=False)
+        path = store.make(block.key, lambda temporary: figures.update(work(temporary) or {}), block.suffix)
+    except SecateurError:
+        raise
+    except Exception as error:
+        raise BlockError.of(error, block.place) from error
+    return Done(path, made=True, figures=figures)
+
+
+def perform_at(place: Place, block: Block, work: Work) -> Done:
+    """`perform`, in another thread or process."""
+    place.enter()
+    return perform(block, work)
+
+
+def attempt_at(place: Place, block: Block, work: Work) -> Done | Exception:
+    """`perform_at`, giving its error: one that is raised in a worker of Dask is logged there with its traceback."""
+    try:
+        return perform_at(place, block, work)
+    except Exception as error:
+        return error
+
+
+class BlockRunner(Protocol):
+    """Who does the work of blocks."""
+
+    def run(self, name: str, main: Callable[[], None]) -> None:
+        """Run a stage's main function, whose blocks come to this runner."""
+        ...
+
+    def one(self, block: Block, work: Work) -> Done:
+        """Do (or find) one block's work now."""
+        ...
+
+    def each(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
+        """Do the work of blocks that do not need each other; `tick` is called after each.
+
+        `work` must be a module's function, or a partial of one, so that another process can take it.
+        """
+        ...

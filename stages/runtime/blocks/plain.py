@@ -1,0 +1,61 @@
+"""Without Prefect: here and now, on threads of this process, or on a Dask cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from stages.params import Workers
+from stages.runtime.blocks.cluster import dask_client
+from stages.runtime.blocks.contract import Block, Done, Place, Work, attempt_at, perform, perform_at
+
+
+@dataclass(frozen=True)
+class PlainRunner:
+    """Does the work of blocks as `workers` says."""
+
+    workers: Workers
+
+    def run(self, name: str, main: Callable[[], None]) -> None:
+        """Run a stage's main function."""
+        main()
+
+    def one(self, block: Block, work: Work) -> Done:
+        """Do (or find) one block's work now."""
+        return perform(block, work)
+
+    def each(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
+        """Do the work of blocks that do not need each other; `tick` is called after each."""
+        if self.workers.runner == "dask":
+            return self._on_dask(blocks, tick)
+        if self.workers.count > 1:
+            return self._on_threads(blocks, tick)
+        done = []
+        for block, work in blocks:
+            done.append(perform(block, work))
+            tick()
+        return done
+
+    def _on_threads(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
+        place, pool = Place.here(), ThreadPoolExecutor(self.workers.count)
+        try:
+            futures = [pool.submit(perform_at, place, block, work) for block, work in blocks]
+            for future in as_completed(futures):
+                future.result()
+                tick()
+            return [future.result() for future in futures]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _on_dask(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
+        place = Place.here()
+        with dask_client(self.workers) as client:
+            from distributed import as_completed as as_dask_completes
+
+            futures = [client.submit(attempt_at, place, block, work, pure=False) for block, work in blocks]
+            for future in as_dask_completes(futures):
+                if isinstance(ended := future.result(), Exception):
+                    raise ended
+                tick()
+            return [future.result() for future in futures]

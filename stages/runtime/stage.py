@@ -1,0 +1,141 @@
+"""The life of one stage: read parameters, do the work, publish the outputs, tell the cost.
+
+Every stage module ends with `sys.exit(run_stage("name", main))`. Every exception becomes one line and exit
+code 2 (failures.py); outputs appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from stages import params
+from stages.artifacts.atomic import replacing_folder, write_json
+from stages.artifacts.places import COSTS
+from stages.artifacts.store import FOLDER
+from stages.errors import ParameterError
+from stages.models.loading.memory import peak_memory_mb
+from stages.runtime.blocks import runner_of
+from stages.runtime.blocks.contract import BlockRunner, Done
+from stages.runtime.blocks.plain import PlainRunner
+from stages.runtime.failures import failed
+
+log = logging.getLogger("secateur")
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """What a stage is given: its name, the parameters, a way to publish folders and note figures."""
+
+    name: str
+    params: params.Params
+    sections: tuple[str, ...]
+    blocks: BlockRunner
+    """Who does the work of single blocks."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    """Figures that go into metrics/cost/<name>.json beside the seconds."""
+
+    restored: dict[str, list[int]] = field(default_factory=dict)
+    """By task of the block store, how many results were restored and how many there are."""
+
+    def note(self, done: Done) -> Path:
+        """Count a block's result and its figures; gives its path."""
+        of_task = self.restored.setdefault(done.path.parent.name, [0, 0])
+        of_task[:] = of_task[0] + (not done.made), of_task[1] + 1
+        counted = {"blocks_made": int(done.made), "blocks_restored": int(not done.made), **done.figures}
+        for name, value in counted.items():
+            self.figures[name] = self.figures.get(name, 0) + value
+        return done.path
+
+    def tell_restored(self) -> None:
+        """Log how many results of earlier runs were restored, if any."""
+        found = {task: (restored, count) for task, (restored, count) in self.restored.items() if restored}
+        for task, (restored, count) in found.items():
+            what = "groups of windows" if task == "evaluate" else "blocks" if len(found) == 1 else f"blocks ({task})"
+            log.info("%d of %d %s restored from %s, %d made", restored, count, what, FOLDER, count - restored)
+
+    @contextmanager
+    def output(self, path: Path) -> Iterator[Path]:
+        """A folder to fill; it replaces `path` when the body succeeds and params.yaml still agrees."""
+        with replacing_folder(path) as temporary:
+            yield temporary
+            self._check_unchanged()
+
+    def _check_unchanged(self) -> None:
+        now = params.read()
+        for section in self.sections:
+            if _section(now, section) != _section(self.params, section):
+                raise ParameterError(
+                    f"params.yaml: {section} changed while {self.name} was running: nothing was written; "
+                    "run it again (use `dvc exp run -S` to try values side by side)"
+                )
+
+
+def _section(values: params.Params, name: str) -> Any:
+    """A section, or a part by its dotted name; of `methods`, the settings of solve.method (rules carry their own)."""
+    return values.methods.get(values.solve.method) if name == "methods" else attrgetter(name)(values)
+
+
+def run_stage(
+    name: str,
+    main: Callable[[StageRun], None],
+    sections: Iterable[str],
+    cost_name: str | None = None,
+    blockwise: bool = False,
+) -> int:
+    """Run `main` with the parameters at hand and give the exit code: 0, 2 (failed) or 130 (stopped), told in a line.
+
+    blockwise: its blocks are Prefect's tasks where there is a server.
+    """
+    logging.basicConfig(level=logging.INFO, format=f"{name:<10} %(message)s", stream=sys.stderr, force=True)
+    for noisy in (
+        "httpx",
+        "datasets",
+        "filelock",
+        "fsspec",
+        "urllib3",
+        "transformers",
+        "huggingface_hub",
+        "distributed",
+    ):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    wall, cpu = time.perf_counter(), time.process_time()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        values = params.read()
+        blocks = runner_of(values.workers) if blockwise else PlainRunner(values.workers)
+        run = StageRun(name, values, tuple(sections), blocks)
+        blocks.run(cost_name or name, lambda: main(run))
+        run.tell_restored()
+        cost = {
+            **{key: round(value, 2) if isinstance(value, float) else value for key, value in run.figures.items()},
+            "seconds": round(time.perf_counter() - wall, 2),
+            "cpu_seconds": round(time.process_time() - cpu, 2),
+            "peak_memory_mb": peak_memory_mb(),
+        }
+        write_json(COSTS / f"{cost_name or name}.json", cost)
+    except KeyboardInterrupt as stop:
+        return failed(name, stop)
+    except (Exception, SystemExit) as error:  # a library's sys.exit is no way for a stage to end either
+        return failed(name, error)
+    return 0
+
+
+def parser_of(name: str, description: str) -> argparse.ArgumentParser:
+    """A parser whose --help says what the stage does."""
+    return argparse.ArgumentParser(
+        prog=f"python -m stages.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )

@@ -1,0 +1,55 @@
+"""How a stage opens what the stages before it left."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.artifacts.manifest import identity_of, read_manifest, verified
+from stages.artifacts.places import MODEL
+from stages.errors import ArtifactError
+from stages.models.loading.compute import device_of
+from stages.models.streaming.streamed import StreamedModel
+from stages.params import Compute
+
+
+class _Opened:
+    """The model as it was opened, which nobody runs, and what it was opened from."""
+
+    at: tuple[Path, Compute, str] | None = None
+    model: StreamedModel
+    lock = threading.Lock()
+
+
+_opened, _own = _Opened(), threading.local()
+
+
+def open_model(compute: Compute) -> tuple[StreamedModel, str]:
+    """The fetched model, checked against its manifest, and its identity; each thread has a copy of its own.
+
+    Opened once: building a model changes torch's and transformers' global state while it lasts.
+    """
+    at = Path.cwd(), compute, identity_of(MODEL)
+    if getattr(_own, "at", None) != at:
+        with _opened.lock:
+            if _opened.at != at:
+                _opened.at, _opened.model = at, _open(compute)
+            _own.at, _own.model = at, copy.deepcopy(_opened.model)
+    return _own.model, at[-1]
+
+
+def _open(compute: Compute) -> StreamedModel:
+    manifest = read_manifest(MODEL)
+    for name in manifest["files"]:
+        verified(MODEL, name, manifest)
+    trust = bool(manifest.get("source", {}).get("trust_remote_code", False))
+    return StreamedModel(MODEL, device_of(compute.device), compute.dtype, trust)
+
+
+def same_model(manifest: Mapping[str, Any], identity: str, folder: Path) -> None:
+    """Raise ArtifactError if `folder` was made from another model than the one at hand."""
+    if manifest["model"] != identity:
+        raise ArtifactError(f"{folder} was made from another model than {MODEL} holds now: run `dvc repro`")

@@ -1,0 +1,72 @@
+"""How much of the gates' scales is folded into the weights that stay: what held-out sequences say.
+
+Gates are trained on few sequences, one a step, and penalised: what stays is scaled too far. So s^p stands in the place
+of s, with the p of POWERS whose loss is least on the sequences that training did not see, the removed units out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from stages.artifacts.code import code_of
+from stages.artifacts.manifest import identity_of
+from stages.artifacts.packing import pack
+from stages.artifacts.places import ACTIVATIONS
+from stages.artifacts.store import key_of
+from stages.artifacts.tensorfile import read_tensors, write_tensors
+from stages.errors import NotFiniteError
+from stages.models.loading.compute import compute_facts
+from stages.models.streaming.streamed import StreamedModel
+from stages.models.streaming.units import Kind, units_of
+from stages.runtime.blocks.contract import Block
+from stages.runtime.progress import progress
+from stages.runtime.stage import StageRun
+from stages.solving.gates.model import loss_of, model_with
+from stages.solving.gates.result import Trained
+from stages.solving.gates.training import held_out
+
+POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+log = logging.getLogger("secateur")
+
+
+def folded(run: StageRun, model: StreamedModel, gates: Trained, kept: Sequence[Mapping[Kind, torch.Tensor]]) -> Trained:
+    """The same gates with the power that is best for the units of `kept`, by block."""
+    key = key_of(
+        task="gate_powers", gates=gates.key, activations=identity_of(ACTIVATIONS), code=code_of(folded),
+        kept=[{kind: bytes(pack(keep).tolist()).hex() for kind, keep in one.items()} for one in kept],
+        **compute_facts(model.device, model.dtype, 1),
+    )  # fmt: skip
+    path = run.note(run.blocks.one(Block("gate_powers", 0, key), partial(_write, model, gates, kept)))
+    losses = read_tensors(path)["losses"]
+    power = POWERS[int(losses.argmin())]
+    told = ", ".join(f"{one:g}: {loss:.3f}" for one, loss in zip(POWERS, losses.tolist(), strict=True))
+    log.info("gates: power of the scales that are folded: %g (losses on held-out sequences %s)", power, told)
+    return dataclasses.replace(gates, power=power)
+
+
+def _write(
+    model: StreamedModel, gates: Trained, kept: Sequence[Mapping[Kind, torch.Tensor]], path: Path
+) -> dict[str, float]:
+    kinds = [one for index in range(model.blocks) for one in units_of(model, index)]
+    net, scales = model_with(model, gates, kinds)
+    windows, losses = held_out()[1], list[float]()
+    for power in progress(POWERS, desc="scales", unit="power"):
+        for one, scale in zip(kinds, scales, strict=True):
+            scale.copy_(dataclasses.replace(gates, power=power).scales(one) * kept[one.block][one.kind])
+        with torch.no_grad():
+            found = [loss_of(net, tokens[None].long().to(model.device)).item() for tokens in windows]
+        losses.append(sum(found) / len(found))
+    told = torch.tensor(losses, dtype=torch.float64)
+    if not bool(torch.isfinite(told).all()):
+        raise NotFiniteError(
+            "the loss of the gated model on held-out sequences is not finite: use compute.dtype float32, or lower the "
+            "learning rates of methods.d_gating"
+        )
+    write_tensors(path, {"losses": told})
+    return {}

@@ -1,0 +1,220 @@
+"""Training of a causal model's gates, with or without its weights, on the calibration windows.
+
+The one part of the pipeline that has the whole model in memory. What it finds is one file of the block store; on the
+way its state is kept there every few steps, so that a run that is killed goes on with the same bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.optim import Adam
+
+from stages.artifacts.code import code_of
+from stages.artifacts.manifest import identity_of
+from stages.artifacts.places import ACTIVATIONS
+from stages.artifacts.store import BlockStore, key_of
+from stages.artifacts.tensorfile import TensorFile, read_tensors, write_tensors
+from stages.errors import NotFiniteError, ParameterError
+from stages.methods import registry
+from stages.methods.gates.d_gating import DGating
+from stages.models.loading.adapters import check_adapters
+from stages.models.loading.compute import compute_facts
+from stages.models.streaming.streamed import StreamedModel
+from stages.models.streaming.units import Units, parameters_of
+from stages.params import Params
+from stages.runtime.blocks.contract import Block
+from stages.runtime.progress import progress
+from stages.runtime.stage import StageRun
+from stages.solving.gates.model import GatedModel, gated_model
+from stages.solving.gates.result import Trained, name_of
+from stages.solving.units.problem import asked_of
+from stages.walk.backward import calibration_windows
+from stages.walk.held_out import fitted_sequences
+
+EVERY = 8
+"""Steps between two states that are kept."""
+log = logging.getLogger("secateur")
+
+
+def train(run: StageRun, model: StreamedModel, identity: str, kinds: Sequence[Units], free: Sequence[bool]) -> Trained:
+    """Train gates (or find them trained); kinds: all units of the model; free: whether a rule lets them go at all.
+
+    Raises ParameterError for what the settings of solve and the method cannot be together.
+    """
+    settings: DGating = registry.load(run.params.solve.method, run.params.methods.get(run.params.solve.method, {}))
+    _check(run.params, settings)
+    training = _Training(
+        run.params, model, identity, settings, kinds, [one for one, ours in zip(kinds, free, strict=True) if ours]
+    )
+    return Trained(run.note(run.blocks.one(Block("gates", 0, training.key()), training.write)))
+
+
+def held_out() -> tuple[Tensor, Tensor]:
+    """The calibration windows that gates are trained on, and those (one in eight, at least one) held out of it."""
+    windows = calibration_windows()
+    if len(windows) < 2:
+        raise ParameterError("calibration.sequences: training gates holds some out: expected at least 2, got 1")
+    fitted = fitted_sequences(len(windows))
+    return windows[:fitted], windows[fitted:]
+
+
+def _check(params: Params, settings: DGating) -> None:
+    if params.solve.units.choice != "dense":
+        raise ParameterError(
+            f"solve.units.choice: {params.solve.method} chooses by its gates: expected dense, got "
+            f"{params.solve.units.choice}"
+        )
+    if settings.weights == "lora":
+        check_adapters()
+    compensated = params.solve.units.compensation not in ("auto", "none")
+    if params.solve.target == "corrected" and not (compensated and settings.weights == "frozen"):
+        raise ParameterError(
+            f"solve.target: the dense model's outputs are not what {params.solve.method} is after: expected auto or "
+            "dense, got corrected: or set solve.units.compensation to weights, with weights frozen"
+        )
+    if settings.weights == "frozen":
+        return
+    if compensated and not params.solve.ordered:
+        raise ParameterError(
+            "solve.units.compensation: the stored statistics are not those of trained weights: expected auto or none, "
+            f"got {params.solve.units.compensation}; or set solve.inputs to pruned and solve.walk to ordered"
+        )
+
+
+class _Training:
+    """One training: what it follows from, its steps, its states."""
+
+    def __init__(
+        self, params: Params, model: StreamedModel, identity: str, settings: DGating, kinds: Sequence[Units],
+        gated: Sequence[Units],
+    ) -> None:  # fmt: skip
+        self._params, self._model, self._settings = params, model, settings
+        self._gated, self._everything = gated, parameters_of(kinds)
+        self._asked = asked_of(kinds, params.solve.amount)
+        self._windows, self._states = held_out()[0], BlockStore("gate_states")
+        self._facts = {
+            "task": "gates",
+            "model": identity,
+            "activations": identity_of(ACTIVATIONS),
+            "settings": dataclasses.asdict(settings),
+            "asked": self._asked,
+            "gated": [(one.block, one.kind) for one in gated],
+            "code": code_of(_Training),
+            **compute_facts(model.device, model.dtype, 1),
+        }
+        if settings.batch > len(self._windows):
+            raise ParameterError(
+                f"methods.{params.solve.method}.batch: expected at most the {len(self._windows)} "
+                f"calibration.sequences that are not held out, got {settings.batch}"
+            )
+
+    def key(self, slot: int | None = None) -> str:
+        """Of what is found, or of a state in one of two slots."""
+        return key_of(slot=slot, **self._facts)
+
+    def write(self, path: Path) -> dict[str, float]:
+        """Train from the last state that was kept, and write sizes, scales and trained weights."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        gated = gated_model(self._model, self._settings, self._gated, self._everything)
+        held = sum(one.nbytes for one in gated.net.parameters()) / 1e9
+        log.info(
+            "gates are trained with the whole model in memory (weights of %.2f GB, %s)", held, self._settings.weights
+        )
+        rates = [self._settings.learning_rate] * len(gated.families) + [self._settings.weight_rate] * len(gated.weights)
+        optimizer = Adam([{"params": [one], "lr": rate} for one, rate in zip(gated.trained, rates, strict=True)])
+        first = self._restored(gated, optimizer)
+        last = self._steps(gated, optimizer, first)
+        self._tell(gated, last)
+        tensors = dict[str, Tensor]()
+        for units, family in zip(gated.units, gated.families, strict=True):
+            tensors[name_of(units.block, units.kind, "size")] = family.sizes().cpu()
+            tensors[name_of(units.block, units.kind, "scale")] = family.scales().cpu()
+        tensors |= {linear.tensor: gated.weight(linear).cpu() for linear in gated.linears}
+        gone = gated.gone(self._settings.tolerance) / self._everything
+        write_tensors(path, tensors, {"facts": json.dumps({"steps": last, "at_zero": gone})})
+        for slot in (0, 1):
+            self._states.drop(self.key(slot=slot))
+        return {
+            "training_seconds": time.perf_counter() - wall,
+            "training_cpu_seconds": time.process_time() - cpu,
+            "training_steps": last - first,
+        }
+
+    def _steps(self, gated: GatedModel, optimizer: Adam, step: int) -> int:
+        """Train until the budget is met or the steps are over; gives how many there were."""
+        settings = self._settings
+        with progress(total=settings.steps, initial=step, desc="gates", unit="step") as bar:
+            while step < settings.steps and gated.gone(settings.tolerance) < self._asked:
+                tokens = self._windows[self._order(step)].long().to(self._model.device)
+                optimizer.zero_grad(set_to_none=True)
+                loss = gated.loss(tokens)
+                if not bool(torch.isfinite(loss)):
+                    raise NotFiniteError(
+                        f"gates, step {step + 1}: the loss is not finite: lower methods.{self._params.solve.method}."
+                        "learning_rate or weight_rate, or use compute.dtype float32"
+                    )
+                (loss + settings.strength(step) * gated.penalty()).backward()
+                optimizer.step()
+                step += 1
+                if step % EVERY == 0 and step < settings.steps:
+                    self._keep(gated, optimizer, step)
+                gone = gated.gone(settings.tolerance) / self._everything
+                bar.set_postfix_str(f"loss {loss.item():.3f}, {100 * gone:.1f} % at zero", refresh=False)
+                bar.update()
+        return step
+
+    def _order(self, step: int) -> list[int]:
+        """Which windows a step sees: all once in a random order, then all in another."""
+        count, batch = len(self._windows), self._settings.batch
+        places = range(step * batch, (step + 1) * batch)
+        return [_permutation(count, self._settings.seed + place // count)[place % count] for place in places]
+
+    def _tell(self, gated: GatedModel, steps: int) -> None:
+        gone = gated.gone(self._settings.tolerance)
+        rest = "" if gone >= self._asked else "; the smallest of the others make up the rest"
+        log.info(
+            "gates: %d steps, penalty up to %.3g: units of %.2f %% of the parameters are at zero, %.2f %% are to go%s",
+            steps, self._settings.strength(steps - 1), 100 * gone / self._everything,
+            100 * self._asked / self._everything, rest,
+        )  # fmt: skip
+
+    def _keep(self, gated: GatedModel, optimizer: Adam, step: int) -> None:
+        """Keep the state after `step` steps, in the slot of the state before the last."""
+        tensors = dict[str, Tensor]()
+        for number, one in enumerate(gated.trained):
+            tensors[f"{number}.value"] = one.detach()
+            tensors |= {f"{number}.{name}": value for name, value in optimizer.state[one].items()}
+        key = self.key(slot=step // EVERY % 2)
+        self._states.make(key, lambda path: write_tensors(path, tensors, {"step": str(step)}))
+
+    def _restored(self, gated: GatedModel, optimizer: Adam) -> int:
+        """Put the last intact state back; gives its step, 0 where there is none."""
+        found = [path for slot in (0, 1) if (path := self._states.find(self.key(slot=slot))) is not None]
+        if not found:
+            return 0
+        path = max(found, key=lambda one: int(TensorFile(one).metadata["step"]))
+        tensors = read_tensors(path)
+        with torch.no_grad():
+            for number, one in enumerate(gated.trained):
+                one.copy_(tensors.pop(f"{number}.value"))
+                names = [name for name in tensors if name.startswith(f"{number}.")]
+                state = {name.partition(".")[2]: tensors.pop(name) for name in names}
+                optimizer.state[one] = {
+                    name: value if name == "step" else value.to(one) for name, value in state.items()
+                }
+        return int(TensorFile(path).metadata["step"])
+
+
+@cache
+def _permutation(count: int, seed: int) -> list[int]:
+    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order

@@ -1,0 +1,50 @@
+"""The table of linears of a sliced model: what each keeps, and the share of energy that its block's bases leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stages.artifacts.linears import Row
+from stages.models.streaming.slicing import READERS, WRITERS
+from stages.models.streaming.streamed import StreamedModel
+
+
+def sliced_rows(
+    model: StreamedModel, method: str, width: int, lost: Sequence[Mapping[str, float]], head: bool
+) -> list[Row]:
+    """A row a linear, those on the residual connections with them, which the dense model lacks: role `shortcut`.
+
+    relative_error: the share of energy lost of the hidden states that a linear reads, or answers into.
+    lost:           of each block, by basis: attention, mlp; of the last one final, where what enters the head is
+                    sliced (`head`).
+    """
+    rows = list[Row]()
+    for index in range(model.blocks):
+        last = index == model.blocks - 1
+        final = width if head or not last else model.width
+        entering, between = lost[index]["attention"], lost[index]["mlp"]
+        leaving = lost[index].get("final", 0.0) if last else lost[index + 1]["attention"]
+        for linear in model.linears(index):
+            d_out, d_in = linear.shape
+            weights = d_out * d_in
+            if linear.role in READERS:
+                d_in, error = width, (entering, between)[READERS[linear.role]]
+            else:
+                d_out, error = ((width, between), (final, leaving))[WRITERS[linear.role]]
+            rows.append(_row(linear.name, index, linear.role, method, weights, d_out * d_in, error))
+        shortcuts = [("attention_shortcut", width, between), ("mlp_shortcut", final, leaving)]
+        if index == 0 and model.config.tie_word_embeddings and not head:
+            shortcuts.append(("entering", model.width, entering))
+        for name, other, error in shortcuts:
+            name = f"{model.prefix}.{index}.{name}"
+            rows.append(_row(name, index, "shortcut", method, 0, width * other, error))
+    return rows
+
+
+def _row(name: str, index: int, role: str, method: str, weights: int, kept: int, error: float) -> Row:
+    return {
+        "linear": name, "block": index, "role": role, "method": method, "pattern": "width", "scope": "model",
+        "weights": weights, "kept": kept, "sparsity": 1 - kept / weights if weights else 0.0,
+        "relative_error": error, "damping": None, "attempts": 0, "refits": True, "refit": "none",
+        "correction": None, "correction_ridge": None,
+    }  # fmt: skip

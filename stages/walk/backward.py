@@ -1,0 +1,152 @@
+"""The walk over the dense model's blocks backwards: how much of the loss of the calibration text units carry.
+
+One block is in memory, and one sequence. Its states are those that extract stored; the loss's gradients in the states
+leaving it were written by the block after it, to a file of the block store that lives until the block before it is
+done. Of the gradients of its weights only a few sums a unit are kept (linalg/salience.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stages.artifacts.activations import read_states, states_shape, writer_of
+from stages.artifacts.code import code_of
+from stages.artifacts.manifest import identity_of, read_manifest
+from stages.artifacts.places import ACTIVATIONS, TEXTS
+from stages.artifacts.store import BlockStore, key_of
+from stages.artifacts.tensorfile import read_tensors, write_tensors
+from stages.artifacts.tokens import read_tokens, sample_windows
+from stages.errors import ArtifactError, NotFiniteError
+from stages.linalg.gram import GramSum
+from stages.models.loading.compute import compute_facts
+from stages.models.streaming.gradients import differentiable, loss_gradient
+from stages.models.streaming.streamed import StreamedModel
+from stages.models.streaming.units import Kind, units_of
+from stages.walk.forward import advance
+from stages.walk.salience import unit_salience
+from stages.walk.states import Entering
+
+Moments = tuple[Tensor, Tensor]
+"""Mean over sequences of a parameter's gradient, and of its square."""
+
+
+def read_salience(path: Path, kind: Kind) -> dict[str, Tensor]:
+    """Each term of salience.TERMS for the units of a kind: (units, linears), those that make them, then their sink."""
+    start = f"{kind}."
+    return {name.removeprefix(start): value for name, value in read_tensors(path).items() if name.startswith(start)}
+
+
+class Backward:
+    """The walk, block by block from the last; gradients leaving a block are made again where they are not there.
+
+    In the model's dtype, but in float32 where that is float16, in which gradients of a mean over tokens vanish.
+    """
+
+    def __init__(self, model: StreamedModel, identity: str, chunk: int) -> None:
+        if model.dtype == torch.float16:
+            model = model.in_dtype("float32")
+        self._model, self._entering = model, Entering(model, chunk)
+        self._wide = torch.promote_types(model.dtype, torch.float32)
+        self._store = BlockStore("gradients")
+        self._facts = {
+            "model": identity,
+            "activations": identity_of(ACTIVATIONS),
+            "code": code_of(Backward),
+            **compute_facts(model.device, model.dtype, 1),
+        }
+
+    def key(self, index: int) -> str:
+        """Of the salience of a block's units."""
+        return key_of(task="salience", block=index, **self._facts)
+
+    def write(self, index: int, path: Path) -> None:
+        """Write the salience of the units of block `index`."""
+        parameters, gradients, fisher = self._through(index)
+        tensors = dict[str, Tensor]()
+        for units in units_of(self._model, index):
+            terms = unit_salience(units, parameters, gradients)
+            tensors |= {f"{units.kind}.{name}": value.cpu() for name, value in terms.items()}
+            tensors[f"fisher.{units.kind}"] = fisher[units.sink.name].mean_gram().cpu()
+        write_tensors(path, tensors)
+        self._store.drop(self._leaving_key(index + 1))
+
+    def forget(self) -> None:
+        """Drop what is left when every block is done."""
+        for index in range(-1, self._model.blocks):
+            self._store.drop(self._leaving_key(index))
+
+    def _through(self, index: int) -> tuple[dict[str, Tensor], dict[str, Moments], dict[str, GramSum]]:
+        """Backwards through a block: its parameters, the moments of their gradients, the sums of its sinks'."""
+        leaving, states = self._leaving(index), self._entering.dense(index)
+        shape, moments, parameters = states_shape(states), dict[str, Moments](), dict[str, Tensor]()
+        sinks = [units.sink for units in units_of(self._model, index)]
+        sums = {sink.name: GramSum.zeros(sink.shape[0], self._wide, self._model.device) for sink in sinks}
+
+        def write(path: Path) -> None:
+            with (
+                differentiable(self._model, index, list(sums)) as block,
+                writer_of(path, "safetensors", shape, self._wide) as writer,
+            ):
+                for entered, gradient in zip(read_states(states, 1), read_states(leaving, 1), strict=True):
+                    found = block.backward(entered, gradient)
+                    writer.append(self._finite(found.entering, index))
+                    for name, value in found.parameters.items():
+                        moments[name] = _with(moments.get(name), value.to(self._wide) / shape[0], shape[0])
+                    for name, value in found.outputs.items():
+                        sums[name].add(value)
+                parameters.update({name: value.detach().to(self._wide) for name, value in block.parameters.items()})
+
+        self._store.make(self._leaving_key(index - 1), write)
+        return parameters, moments, sums
+
+    def _leaving(self, index: int) -> Path:
+        """File of the gradients in the states that leave a block."""
+        key = self._leaving_key(index)
+        found = self._store.find(key)
+        if found is not None:
+            return found
+        if index == self._model.blocks - 1:
+            return self._store.make(key, self._write_last)
+        self._through(index + 1)
+        return self._leaving(index)
+
+    def _write_last(self, path: Path) -> None:
+        """Write the gradients of the loss in the states that leave the last block."""
+        last, windows = self._model.blocks - 1, calibration_windows()
+        states, model, key = self._entering.dense(last), self._model, key_of(task="left", **self._facts)
+        left = self._store.get(key, lambda to: advance(model, last, states, to, 1, "safetensors", model.dtype))
+        with model.ended() as logits, writer_of(path, "safetensors", states_shape(left), self._wide) as writer:
+            for one, tokens in zip(read_states(left, 1), windows, strict=True):
+                gradient = loss_gradient(logits, one.to(model.device), tokens)[1]
+                writer.append(self._finite(gradient, last + 1))
+        self._store.drop(key)
+
+    def _finite(self, gradient: Tensor, index: int) -> Tensor:
+        if not torch.isfinite(gradient).all():
+            raise NotFiniteError(
+                f"the loss's gradients in the states entering block {index} are not finite: use compute.dtype float32, "
+                "or check the model"
+            )
+        return gradient.to(self._wide)
+
+    def _leaving_key(self, index: int) -> str:
+        return key_of(task="gradients", after=index, **self._facts)
+
+
+def _with(moments: Moments | None, share: Tensor, count: int) -> Moments:
+    """Moments with one of `count` gradients more; `share` is it over `count`."""
+    square = share.square() * count
+    return (share, square) if moments is None else (moments[0].add_(share), moments[1].add_(square))
+
+
+def calibration_windows() -> Tensor:
+    """Token ids (sequences, length) of the text that extract stored the states of."""
+    manifest = read_manifest(ACTIVATIONS)
+    if manifest["texts"] != identity_of(TEXTS):
+        raise ArtifactError(f"{ACTIVATIONS} was made from other texts than {TEXTS} holds now: run `dvc repro`")
+    drawn = manifest["calibration"]
+    tokens = read_tokens(TEXTS, "calibration", read_manifest(TEXTS))
+    return sample_windows(tokens, drawn["sequences"], drawn["length"], drawn["seed"])

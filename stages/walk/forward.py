@@ -1,0 +1,60 @@
+"""The walk over the blocks: what enters each linear, and what leaves a block.
+
+One place for both kinds of inputs: the dense model's, and those a partly pruned model gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stages.artifacts.activations import read_states, states_shape, writer_of
+from stages.errors import NotFiniteError
+from stages.models.streaming.streamed import StreamedModel
+
+
+def write_embeddings(model: StreamedModel, tokens: Tensor, path: Path, file_format: str, dtype: torch.dtype) -> None:
+    """Write the hidden states entering block 0 for token ids (sequences, length)."""
+    shape = (*tokens.shape, model.width)
+    with writer_of(path, file_format, shape, dtype) as writer:  # type: ignore[arg-type]
+        for states in model.embed(tokens):
+            writer.append(in_dtype(states, dtype, "the embeddings give"))
+
+
+def advance(
+    model: StreamedModel,
+    index: int,
+    source: Path,
+    target: Path,
+    chunk: int,
+    file_format: str,
+    dtype: torch.dtype,
+    replaced: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write what block `index`, with `replaced` tensors, makes of the hidden states in `source`."""
+    with model.loaded(index, replaced), writer_of(target, file_format, states_shape(source), dtype) as writer:
+        for states in read_states(source, chunk):
+            writer.append(in_dtype(model.run(index, states), dtype, f"block {index} gives"))
+
+
+def finite(states: Tensor, what: str) -> Tensor:
+    """The states; raises NotFiniteError unless they are finite."""
+    if not torch.isfinite(states).all():
+        raise NotFiniteError(
+            f"{what} hidden states that are not finite: use compute.dtype float32 or bfloat16, or check the model"
+        )
+    return states
+
+
+def in_dtype(states: Tensor, dtype: torch.dtype, what: str) -> Tensor:
+    """The states in the dtype that they are stored in; raises NotFiniteError unless they are finite before and then."""
+    stored = finite(states, what).to(dtype)
+    if dtype != states.dtype and not torch.isfinite(stored).all():
+        raise NotFiniteError(
+            f"{what} hidden states of {float(states.abs().max()):g}: expected at most {torch.finfo(dtype).max:g}, "
+            f"which {str(dtype).removeprefix('torch.')} holds: set extract.dtype to auto, float32 or bfloat16"
+        )
+    return stored

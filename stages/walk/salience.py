@@ -1,0 +1,48 @@
+"""Salience of a block's units, from the gradients of the weights that make and read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from stages.linalg.salience import channel_salience
+from stages.models.streaming.units import Units
+from stages.models.structure import Linear
+
+
+def unit_salience(
+    units: Units, parameters: Mapping[str, Tensor], gradients: Mapping[str, tuple[Tensor, Tensor]]
+) -> dict[str, Tensor]:
+    """Each term of salience.TERMS for each unit: (units, linears), the linears that make them and then their sink.
+
+    A unit carries what its channels do: its rows of the linears that make it, its columns of the sink. The sink's bias
+    stays when units go, so it is left out.
+
+    parameters: weights and biases by name, as they are stored; gradients: of each, the mean over texts and the mean of
+    the square.
+    """
+    found = dict[str, list[Tensor]]()
+
+    def add(places: Tensor, *tensors: Tensor) -> None:
+        for name, carried in channel_salience(*tensors).items():
+            found.setdefault(name, []).append(carried[places.to(carried.device)].sum(1))
+
+    for linear, rows in units.sources:
+        add(rows, *_rows(linear, parameters, gradients))
+    weight, name = units.sink, units.sink.tensor
+    add(units.columns, *(weight.weight(tensor).T for tensor in (parameters[name], *gradients[name])))
+    return {name: torch.stack(terms, 1) for name, terms in found.items()}
+
+
+def _rows(
+    linear: Linear, parameters: Mapping[str, Tensor], gradients: Mapping[str, tuple[Tensor, Tensor]]
+) -> list[Tensor]:
+    """The rows of a linear, with their biases, and of its gradients."""
+    tensors = [linear.weight(tensor) for tensor in (parameters[linear.tensor], *gradients[linear.tensor])]
+    bias = f"{linear.name}.bias"
+    if bias not in parameters:
+        return tensors
+    beside = (parameters[bias], *gradients[bias])
+    return [torch.cat((rows, one.unsqueeze(1)), 1) for rows, one in zip(tensors, beside, strict=True)]
