@@ -22,10 +22,10 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from tests.bad_input.case import Limits
-from tests.bad_input.forkserver import limit
-from tests.unit.tiny import VOCABULARY, tiny_model
+from tests.helpers.committed import ROOT
+from tests.helpers.forkserver import limit
+from tests.helpers.tiny import VOCABULARY, tiny_model
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 120
 LIBRARIES = (
     "transformers.models.llama.modeling_llama", "transformers.models.auto.modeling_auto", "lm_eval.evaluator",
@@ -148,7 +148,7 @@ class ForkShell:
     def __init__(self, home: Path, modules: Iterable[str], environment: Mapping[str, str]) -> None:
         self._home = home
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.bad_input.forkserver", *modules], cwd=ROOT, env=dict(environment),
+            [sys.executable, "-m", "tests.helpers.forkserver", *modules], cwd=ROOT, env=dict(environment),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._answer() == "ready"

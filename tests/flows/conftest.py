@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stages.params.yamlfile import yaml_text
-from tests.committed import ROOT, Project, outcomes_in
+from tests.helpers.committed import ROOT, Project, outcomes_in
 
 STAGE = """
 import json, pathlib, sys, time

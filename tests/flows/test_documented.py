@@ -19,9 +19,19 @@ from dvc.utils.hydra import apply_overrides
 from flows.worktree import name_of
 from stages import params
 from stages.params.yamlfile import parse_yaml, yaml_text
-from tests.committed import CHEAP, EVERY_STAGE, FROM_SOLVE, ROOT, Project, copied, merge, outcomes_in, save_source
 from tests.flows.conftest import asked, runs_of, wait_for
-from tests.flows.documented import blocks, commands
+from tests.helpers.committed import (
+    CHEAP,
+    EVERY_STAGE,
+    FROM_SOLVE,
+    ROOT,
+    Project,
+    copied,
+    merge,
+    outcomes_in,
+    save_source,
+)
+from tests.helpers.documented import blocks, commands
 
 SETTINGS = """\
 [cache]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.committed import EVERY_STAGE, ROOT, Project, copied
+from tests.helpers.committed import EVERY_STAGE, ROOT, Project, copied
 
 REDUCED: dict[str, Any] = {
     "compute": {"chunk": 4},

@@ -16,7 +16,7 @@ import pytest
 
 from stages.artifacts.manifest import sha256_of
 from stages.params.yamlfile import read_yaml
-from tests.committed import FROM_SOLVE
+from tests.helpers.committed import FROM_SOLVE
 
 pytestmark = pytest.mark.pipeline
 

@@ -10,7 +10,7 @@ import pytest
 
 from stages import assemble, compare_attention, extract, measure_speed, solve, statistics
 from stages.runtime.stage import run_stage
-from tests.unit.tiny import tiny_workspace, write_params
+from tests.helpers.tiny import tiny_workspace, write_params
 
 STAGES = {
     "extract": extract,
