@@ -22,9 +22,8 @@ from stages.artifacts.manifest import read_manifest, sha256_of, verified
 from stages.artifacts.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
 from stages.artifacts.tokens import read_tokens
 from stages.assembly.checkpoint import budget_facts, bytes_of, layout_facts, layout_of, write_checkpoint, write_masks
-from stages.assembly.restart import compare_afresh
 from stages.assembly.sliced import assemble_sliced
-from stages.assembly.verify import compare
+from stages.assembly.verify import compare_fresh, compare_masked
 from stages.models.streaming.coverage import Coverage, coverage_of
 from stages.params import Assemble
 from stages.runtime.disk import need_disk
@@ -79,8 +78,8 @@ def _assemble(
     with progress(total=bytes_of(MODEL, layout), desc="write", unit="B", unit_scale=True) as bar:
         write_checkpoint(MODEL, folder, pruned, layout, bar.update)
     write_masks(folder, pruned)
-    again = compare if layout.values is None else partial(compare_afresh, layout=layout)
-    reloaded = again(folder, pruned, tokens, settings.max_logit_difference, trust)
+    check = compare_masked if layout.values is None else partial(compare_fresh, layout=layout)
+    reloaded = check(folder, pruned, tokens, settings.max_logit_difference, trust)
     budget = {} if layout.values is None else {"budget": budget_facts(pruned, solve)}
     return {"layout": layout_facts(pruned, layout), **budget, "reloaded": reloaded}
 

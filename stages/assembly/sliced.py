@@ -13,27 +13,22 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from stages.artifacts.places import MODEL
 from stages.artifacts.tensorfile import TensorFile, TensorWriter
 from stages.assembly.checkpoint import NOT_COPIED
-from stages.errors import ArtifactError, ParameterError
+from stages.assembly.verify import compare_sliced
+from stages.errors import ParameterError
 from stages.models.classes.sliced import CODE, sliced_values
 from stages.models.loading.checkpoint import SINGLE, Checkpoint
-from stages.models.loading.load import load_model
 from stages.models.loading.skeleton import build_skeleton
-from stages.models.streaming.slicing import projecting, sliced_block
+from stages.models.streaming.slicing import sliced_block
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.streaming.units import units_of
 from stages.params import Assemble
 from stages.runtime.progress import progress
-from stages.walk.bases import LAYOUT, cached, read_bases
-
-TOKENS = 64
-ROUNDING = 16
-"""Differences between logits that are due to the stored dtype: so many times its epsilon, of the largest logit."""
+from stages.walk.bases import LAYOUT, read_bases, read_final_basis
 
 
 def assemble_sliced(
@@ -63,7 +58,7 @@ def write_sliced(model: StreamedModel, solutions: list[Path], source: Path, targ
         if path.is_file() and path.suffix != ".safetensors" and path.name not in {*NOT_COPIED, "config.json"}:
             shutil.copyfile(path, target / path.name)
     shutil.copyfile(CODE, target / CODE.name)
-    final, first = _final(solutions), read_bases(solutions[0]).attention
+    final, first = read_final_basis(solutions), read_bases(solutions[0]).attention
     dense = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config, width = model.config, first.shape[1]
     heads = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -95,12 +90,6 @@ def write_sliced(model: StreamedModel, solutions: list[Path], source: Path, targ
             bar.update(value.nbytes)
 
 
-def _final(solutions: list[Path]) -> Tensor | None:
-    """The basis of what enters the last norm, where that is sliced."""
-    file = TensorFile(solutions[-1])
-    return file.read(["final.basis"])["final.basis"].double() if "final.basis" in file.places else None
-
-
 def _block(
     model: StreamedModel, index: int, solutions: list[Path], final: Tensor | None, tied: bool
 ) -> dict[str, Tensor]:
@@ -123,39 +112,6 @@ def _head(model: StreamedModel, basis: Tensor | None) -> Tensor:
     tied = bool(model.config.tie_word_embeddings)
     whole = model.stored_parameter("model.embed_tokens.weight" if tied else "lm_head.weight")
     return whole if basis is None else (whole.double() * model.stored_parameter("model.norm.weight").double()) @ basis
-
-
-def compare_sliced(
-    folder: Path, model: StreamedModel, solutions: list[Path], tokens: Tensor, largest: float
-) -> dict[str, Any]:
-    """Load `folder` by AutoModelForCausalLM and compare logits, and its weights' with the dense model's that projects.
-
-    Weights are judged in float64: hidden states with a few large entries, rotated, round otherwise than as they were.
-    Gives the figures for the manifest; raises ArtifactError if they differ by more than `largest` (weights: and the
-    rounding of the dtype they are stored in).
-    """
-    ids, dtype = tokens[:TOKENS].unsqueeze(0), str(model.dtype).removeprefix("torch.")
-    dense = model.in_dtype("float64")
-    with projecting(dense, cached(solutions), range(dense.blocks), _final(solutions)):
-        meant = dense.logits(ids)
-    found = StreamedModel(folder, model.device, "float64").logits(ids)
-    rounding = ROUNDING * torch.finfo(model.stored).eps * float(meant.abs().max())
-    difference = _checked(found - meant, largest + rounding, "weights")
-
-    loaded = load_model(folder, dtype, str(model.device))
-    with torch.no_grad():
-        again = loaded(input_ids=ids.to(model.device), use_cache=False).logits
-    reloaded = _checked(again - StreamedModel(folder, model.device, dtype).logits(ids), largest, "reloaded checkpoint")
-    return {"logits_compared": again.numel(), "max_logit_difference": max(difference, reloaded)}
-
-
-def _checked(differences: Tensor, allowed: float, whose: str) -> float:
-    largest = float(differences.abs().max())
-    if not largest <= allowed:
-        raise ArtifactError(
-            f"the {whose}'s logits differ by {largest:g}: expected at most {allowed:g} (assemble.max_logit_difference)"
-        )
-    return largest
 
 
 def sliced_facts(folder: Path, model: StreamedModel, solve: Mapping[str, Any]) -> dict[str, Any]:

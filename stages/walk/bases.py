@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from stages.artifacts.tensorfile import TensorFile
 from stages.models.streaming.slicing import Bases
@@ -25,8 +27,14 @@ def read_lost(path: Path) -> dict[str, float]:
     return lost
 
 
-def cached(solutions: list[Path]) -> Callable[[int], Bases]:
-    """The bases of a block, of which the last ones read stay in memory."""
+def read_final_basis(solutions: Sequence[Path]) -> Tensor | None:
+    """Basis (width, kept) float64 of the hidden states entering the last norm; None where those are not sliced."""
+    file = TensorFile(solutions[-1])
+    return file.read(["final.basis"])["final.basis"].double() if "final.basis" in file.places else None
+
+
+def bases_reader(solutions: Sequence[Path]) -> Callable[[int], Bases]:
+    """A function that reads a block's bases from its solution file and keeps those of the last block in memory."""
     held: dict[int, Bases] = {}
 
     def bases(index: int) -> Bases:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from stages.artifacts.manifest import read_json, read_manifest, write_manifest
-from stages.assembly import restart
+from stages.assembly import verify
 from stages.assembly.checkpoint import layout_of
-from stages.assembly.restart import compare_afresh
+from stages.assembly.verify import compare_fresh
 from stages.errors import ArchitectureError, ArtifactError
 from stages.models import roles
 from stages.models.loading.load import load_model
@@ -42,24 +42,24 @@ def test_a_checkpoint_that_answers_otherwise_is_refused(tmp_path, tokens, monkey
     pruned, layout, folder = made(tmp_path, "hetero")
 
     def compare():
-        return compare_afresh(folder, pruned, tokens[0], 1e-3, False, layout)
+        return compare_fresh(folder, pruned, tokens[0], 1e-3, False, layout)
 
-    monkeypatch.setattr(restart, "answers", answering())
+    monkeypatch.setattr(verify, "answers", answering())
     assert compare()["ways"].keys() == {"remote", "imported"}
     assert compare()["max_logit_difference"] < 1e-5
-    monkeypatch.setattr(restart, "answers", answering(logits=lambda logits: logits + 0.01))
+    monkeypatch.setattr(verify, "answers", answering(logits=lambda logits: logits + 0.01))
     with pytest.raises(ArtifactError, match=r"differ by 0\.01\d*: expected at most 0\.001"):
         compare()
-    monkeypatch.setattr(restart, "answers", answering(last=lambda token: (token + 1) % VOCABULARY))
+    monkeypatch.setattr(verify, "answers", answering(last=lambda token: (token + 1) % VOCABULARY))
     with pytest.raises(ArtifactError, match="generates other tokens than the masked dense model"):
         compare()
-    monkeypatch.setattr(restart, "answers", lambda jobs: (_ for _ in ()).throw(ValueError("no such class")))
+    monkeypatch.setattr(verify, "answers", lambda jobs: (_ for _ in ()).throw(ValueError("no such class")))
     with pytest.raises(ArtifactError, match="did not load in a fresh process: no such class"):
         compare()
 
 
 def test_the_stage_tells_the_layout_and_the_comparison_of_attention_that_heads_are_gone(workspace, monkeypatch):
-    monkeypatch.setattr(restart, "answers", answering())
+    monkeypatch.setattr(verify, "answers", answering())
     w = solved(workspace, "qwen2", biases=("attention.o", "mlp.down"), seed=3)
     w.run("assemble", "compare_attention")
     manifest = read_json(w.folder / "data/pruned/pruning_manifest.json")
@@ -77,7 +77,7 @@ def test_the_stage_tells_the_layout_and_the_comparison_of_attention_that_heads_a
 
 
 def test_attention_is_compared_where_all_heads_stay_however_narrow_the_mlp(workspace, monkeypatch):
-    monkeypatch.setattr(restart, "answers", answering())
+    monkeypatch.setattr(verify, "answers", answering())
     w = solved(workspace, "llama", heads=False)
     w.run("assemble", "compare_attention")
     assert read_json(w.folder / "data/pruned/pruning_manifest.json")["layout"]["name"] == "hetero"

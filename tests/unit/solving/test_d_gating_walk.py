@@ -11,7 +11,7 @@ import torch
 from stages.artifacts.manifest import read_json, read_manifest
 from stages.artifacts.places import block_file
 from stages.artifacts.solution import read_rows, read_units
-from stages.assembly import restart
+from stages.assembly import verify
 from stages.models.loading.load import load_model
 from stages.models.streaming.units import units_of
 from stages.params import Compute
@@ -28,7 +28,7 @@ from tests.unit.solving.test_d_gating import FOLDER, MODEL, SOLUTION, asked
 @pytest.mark.parametrize("layout", ["hetero", "padded"])
 def test_the_checkpoint_is_the_solution(layout, weights, workspace, monkeypatch):
     place = workspace("llama", **asked(weights), assemble={"layout": layout})
-    monkeypatch.setattr(restart, "answers", answering())
+    monkeypatch.setattr(verify, "answers", answering())
     place.run("extract", "statistics", "solve", "assemble")
     model, _ = open_model(Compute(device="cpu"))
     masked = load_model(MODEL)
