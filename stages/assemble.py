@@ -17,9 +17,10 @@ from torch import Tensor
 
 from stages import __version__
 from stages.artifacts.atomic import write_json
-from stages.artifacts.linears import TABLE, Row, read_table
+from stages.artifacts.linears import LINEARS
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
 from stages.artifacts.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
+from stages.artifacts.table import Row
 from stages.artifacts.tokens import read_tokens
 from stages.assembly.checkpoint import budget_facts, bytes_of, layout_facts, layout_of, write_checkpoint, write_masks
 from stages.assembly.sliced import assemble_sliced
@@ -42,7 +43,7 @@ def main(run: StageRun) -> None:
     model, identity = open_model(run.params.compute)
     solution = read_manifest(SOLUTION)
     same_model(solution, identity, SOLUTION)
-    rows = {row["linear"]: row for row in read_table(verified(SOLUTION, TABLE, solution))}
+    rows = {row["linear"]: row for row in LINEARS.read(verified(SOLUTION, LINEARS.name, solution))}
     solutions = [verified(SOLUTION, block_file(index), solution) for index in range(model.blocks)]
     source = read_manifest(MODEL)
     size = sum((MODEL / name).stat().st_size for name in source["files"])

@@ -15,9 +15,10 @@ from typing import Any
 from torch import Tensor
 
 from stages.artifacts.atomic import write_json
-from stages.artifacts.attention import TABLE, Row, curves, write_errors
+from stages.artifacts.attention import ATTENTION_ERRORS, errors_by_block
 from stages.artifacts.manifest import identity_of, read_json, read_manifest, sha256_of, verified, write_manifest
 from stages.artifacts.places import ATTENTION, METRICS, MODEL, PRUNED, PRUNING_MANIFEST, TEXTS
+from stages.artifacts.table import Row
 from stages.artifacts.tokens import read_tokens, sample_windows
 from stages.errors import ArchitectureError, ArtifactError, ParameterError
 from stages.measuring.attention import BlockErrors, compared
@@ -54,7 +55,7 @@ def main(run: StageRun) -> None:
             log.warning("not measured: %s", error)
             told = {"state": "unreachable", "reason": str(error)}
     with run.output(ATTENTION) as folder:
-        write_errors(folder / TABLE, rows)
+        ATTENTION_ERRORS.write(folder, rows)
         write_manifest(folder, {**made_from, "attention": settings.model_dump(), "state": told["state"]})
     write_json(METRICS / "attention.json", told)
 
@@ -74,7 +75,7 @@ def figures(rows: list[Row]) -> dict[str, Any]:
     For each text the lowest and the highest β of a block.
     """
     found = dict[str, Any]()
-    for (text, inputs), by_block in curves(rows).items():
+    for (text, inputs), by_block in errors_by_block(rows).items():
         part = [row for row in rows if (row["text"], row["inputs"]) == (text, inputs)]
         errors = list(by_block.values())
         betas = [row["smallest_eigenvalue"] for row in part]

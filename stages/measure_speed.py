@@ -20,7 +20,7 @@ from torch import Tensor
 from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import identity_of, read_json, read_manifest, sha256_of, verified, write_manifest
 from stages.artifacts.places import METRICS, MODEL, PRUNED, PRUNING_MANIFEST, SPEED, TEXTS
-from stages.artifacts.speed import TABLE, write_rounds
+from stages.artifacts.speed import ROUNDS
 from stages.artifacts.tokens import read_tokens
 from stages.errors import ArtifactError, ParameterError
 from stages.measuring.speed.footprint import peak_in_process
@@ -46,7 +46,7 @@ def main(run: StageRun) -> None:
         told, rows = _measured(run, facts)
     made_from = {"texts": identity_of(TEXTS), "model": identity_of(MODEL), "pruned": sha256_of(PRUNING_MANIFEST)}
     with run.output(SPEED) as folder:
-        write_rounds(folder / TABLE, rows)
+        ROUNDS.write(folder, rows)
         write_manifest(folder, {**made_from, "speed": settings.model_dump(), "state": told["state"]})
     write_json(METRICS / "speed.json", told)
 

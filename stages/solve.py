@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from stages.artifacts.atomic import link_or_copy
-from stages.artifacts.linears import TABLE, write_table
+from stages.artifacts.linears import LINEARS
 from stages.artifacts.manifest import write_manifest
 from stages.artifacts.places import SOLUTION, block_file
 from stages.artifacts.store import trim
@@ -26,7 +26,7 @@ def main(run: StageRun) -> None:
     with run.output(SOLUTION) as folder:
         for index, path in enumerate(solved.paths):
             link_or_copy(path, folder / block_file(index))
-        write_table(folder / TABLE, solved.rows)
+        LINEARS.write(folder, solved.rows)
         write_manifest(folder, solved.facts)
     solved.forget()
     trim(run.params.store.limit_gb * 1e9)

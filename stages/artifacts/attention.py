@@ -1,43 +1,32 @@
-"""The table of attention matrices: a row a text, inputs, block and head, how far the pruned one is from the dense."""
+"""errors.parquet, the table of attention matrices: how far the pruned model's are from the dense model's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from stages.artifacts.table import read_rows
+from stages.artifacts.table import Table
 
-TABLE = "errors.parquet"
-SCHEMA = pa.schema(
-    [
-        ("text", pa.string()), ("inputs", pa.string()), ("block", pa.int32()), ("head", pa.int32()),
-        ("relative_error", pa.float64()), ("energy", pa.float64()), ("least_probability", pa.float64()),
-        ("smallest_eigenvalue", pa.float64()),
-    ]
+ATTENTION_ERRORS = Table(
+    "errors.parquet",
+    pa.schema(
+        [
+            ("text", pa.string()), ("inputs", pa.string()), ("block", pa.int32()), ("head", pa.int32()),
+            ("relative_error", pa.float64()), ("energy", pa.float64()), ("least_probability", pa.float64()),
+            ("smallest_eigenvalue", pa.float64()),
+        ]
+    ),
 )  # fmt: skip
-"""text: calibration or held_out; inputs: dense or own, see comparison.BlockErrors; relative_error: ‖f̃ - f‖² / ‖f‖²;
-energy: ‖f‖² of the dense matrices; least_probability: the pruned ones' smallest (δ); smallest_eigenvalue: of X Xᵀ (β),
-equal for the heads of a block."""
-
-Row = dict[str, Any]
-
-
-def write_errors(path: Path, rows: Sequence[Row]) -> None:
-    """Write all rows as Parquet."""
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), path)
+"""A row a text, inputs, block and head. text: calibration or held_out; inputs: dense or own, the hidden states that the
+pruned block is run on (measuring.attention.BlockErrors); relative_error: ‖f̃ - f‖² / ‖f‖² of the matrices; energy: ‖f‖²
+of the dense ones; least_probability: the pruned ones' smallest (δ); smallest_eigenvalue: of X Xᵀ (β), equal for the
+heads of a block."""
 
 
-def read_errors(path: Path) -> list[Row]:
-    """The rows that `write_errors` wrote."""
-    return read_rows(path, SCHEMA)
-
-
-def curves(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[int, float]]:
-    """By text and inputs, the relative error of all heads of each block together."""
+def errors_by_block(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[int, float]]:
+    """By (text, inputs) and block, the relative error of all heads of the block together."""
     sums: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
     for row in rows:
         blocks = sums.setdefault((row["text"], row["inputs"]), {})

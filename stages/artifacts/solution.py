@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from stages.artifacts.linears import Row
 from stages.artifacts.packing import pack, unpack
+from stages.artifacts.table import Row
 from stages.artifacts.tensorfile import TensorFile, write_tensors
 
 

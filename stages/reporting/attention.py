@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stages.artifacts.attention import curves
+from stages.artifacts.attention import errors_by_block
 from stages.reporting.figures import COLOURS, WIDTH, log_scale
 from stages.reporting.svg import drawn
 
@@ -27,7 +27,9 @@ def named(text: str, inputs: str) -> str:
 
 def by_block(rows: Rows) -> str:
     """A line a text and inputs over the blocks: held-out ones drawn through, calibration ones dashed."""
-    lines = dict(sorted(curves(rows).items(), key=lambda line: (line[0][1] != "own", line[0][0] != "held_out")))
+    lines = dict(
+        sorted(errors_by_block(rows).items(), key=lambda line: (line[0][1] != "own", line[0][0] != "held_out"))
+    )
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.artifacts.attention import TABLE as ERRORS
-from stages.artifacts.attention import read_errors
-from stages.artifacts.linears import TABLE, read_table
+from stages.artifacts.attention import ATTENTION_ERRORS
+from stages.artifacts.linears import LINEARS
 from stages.artifacts.manifest import identity_of, read_json, read_manifest, sha256_of, verified
 from stages.artifacts.places import ATTENTION, COSTS, EVALUATION, METRICS, PRUNED, PRUNING_MANIFEST, SOLUTION, SPEED
 from stages.errors import ArtifactError
@@ -52,7 +51,7 @@ class Findings:
 def gather() -> Findings:
     """Read all of it; raises ArtifactError for what is missing, corrupt, or measured in two ways."""
     solution = read_manifest(SOLUTION)
-    rows = read_table(verified(SOLUTION, TABLE, solution))
+    rows = LINEARS.read(verified(SOLUTION, LINEARS.name, solution))
     manifest = read_json(PRUNING_MANIFEST)
     protocol = _protocol()
     attention, attention_rows = _attention()
@@ -95,7 +94,7 @@ def _attention() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     path = METRICS / "attention.json"
     if not path.exists():
         return {"state": "off", "reason": "compare_attention did not run"}, []
-    return read_json(path), read_errors(verified(ATTENTION, ERRORS, _of_this_model(ATTENTION)))
+    return read_json(path), ATTENTION_ERRORS.read(verified(ATTENTION, ATTENTION_ERRORS.name, _of_this_model(ATTENTION)))
 
 
 def _speed() -> dict[str, Any]:

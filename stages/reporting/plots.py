@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.artifacts.attention import curves
+from stages.artifacts.attention import errors_by_block
 from stages.reporting.attention import named
 from stages.reporting.gather import MODELS, Findings
 from stages.reporting.speed import speed_rows
@@ -22,7 +22,7 @@ def write_plots(folder: Path, findings: Findings) -> None:
     _write(folder / "sparsity_by_linear.csv", columns, findings.rows)
     lines = (
         {"block": block, "curve": named(*curve), "relative_error": error}
-        for curve, errors in curves(findings.attention_rows).items()
+        for curve, errors in errors_by_block(findings.attention_rows).items()
         for block, error in errors.items()
     )
     _write(folder / "attention_by_block.csv", ("block", "curve", "relative_error"), lines)

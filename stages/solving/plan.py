@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from stages.artifacts.linears import Row
 from stages.artifacts.solution import BlockSolution
+from stages.artifacts.table import Row
 from stages.models.streaming.streamed import StreamedModel
 from stages.params.pruning import Solve
 from stages.runtime.clock import Clock

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from stages.artifacts.linears import Row
 from stages.artifacts.packing import unpack
 from stages.artifacts.solution import read_biases, read_masks, read_units
+from stages.artifacts.table import Row
 from stages.artifacts.tensorfile import read_tensors
 from stages.errors import ArtifactError
 from stages.linalg.masks import groups_of, satisfies_groups

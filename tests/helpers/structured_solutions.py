@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.artifacts.linears import TABLE, write_table
+from stages.artifacts.linears import LINEARS
 from stages.artifacts.manifest import identity_of, write_manifest
 from stages.artifacts.places import block_file
 from stages.artifacts.solution import read_rows, write_block
@@ -72,7 +72,7 @@ def write_structured(model: StreamedModel, folder: Path, equal=False, heads=True
         write_block(folder / block_file(index), solved, units, new)
     paths = [folder / block_file(index) for index in range(model.blocks)]
     rows = [row for path in paths for row in read_rows(path)]
-    write_table(folder / TABLE, rows)
+    LINEARS.write(folder, rows)
     facts = {"model": identity_of(model.checkpoint.folder), "solve": {}, "settings": {}, "calibration": {}}
     write_manifest(folder, facts)
     return Pruned(model, paths, {row["linear"]: row for row in rows})

@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from stages.artifacts.linears import Row
 from stages.artifacts.solution import BlockSolution
+from stages.artifacts.table import Row
 from stages.errors import NotFiniteError, NotPositiveDefiniteError
 from stages.linalg.correction import Correction, corrected_target
 from stages.linalg.refit import exact_refit, guarded_refit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stages.artifacts.linears import Row
+from stages.artifacts.table import Row
 from stages.models.streaming.slicing import READERS, WRITERS
 from stages.models.streaming.streamed import StreamedModel
 

@@ -9,8 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from stages.artifacts.linears import Row
 from stages.artifacts.solution import BlockSolution
+from stages.artifacts.table import Row
 from stages.errors import NotPositiveDefiniteError
 from stages.linalg.compensation import Compensated, compensated
 from stages.linalg.correction import Correction, corrected_target

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from stages import compare_attention
 from stages.artifacts.atomic import write_json
-from stages.artifacts.attention import SCHEMA, read_errors
+from stages.artifacts.attention import ATTENTION_ERRORS
 from stages.artifacts.manifest import read_json, read_manifest, sha256_of
 from stages.artifacts.tokens import read_tokens, sample_windows
 from stages.linalg.spectral import smallest_eigenvalue
@@ -65,7 +65,7 @@ def figures():
 
 
 def rows():
-    return read_errors(Path("data/attention/errors.parquet"))
+    return ATTENTION_ERRORS.read(Path("data/attention/errors.parquet"))
 
 
 @torch.no_grad()
@@ -182,7 +182,7 @@ def test_running_again_gives_the_same_bytes(pruned_workspace):
     w.run("compare_attention")
     assert (w.bytes_of("attention"), figures()) == first
     assert set(first[0]) == {"errors.parquet", "manifest.json"}
-    assert set(rows()[0]) == set(SCHEMA.names)
+    assert set(rows()[0]) == set(ATTENTION_ERRORS.schema.names)
 
 
 def test_no_more_than_calibration_had_is_compared(pruned_workspace):

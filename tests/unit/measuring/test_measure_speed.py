@@ -12,7 +12,7 @@ import pytest
 from stages import measure_speed
 from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import read_json, read_manifest, sha256_of
-from stages.artifacts.speed import read_rounds
+from stages.artifacts.speed import ROUNDS
 from stages.errors import SecateurError
 from stages.measuring.speed import footprint
 from tests.helpers.tiny import tiny_model
@@ -52,7 +52,7 @@ def figures():
 
 
 def rows():
-    return read_rounds(Path("data/speed/rounds.parquet"))
+    return ROUNDS.read(Path("data/speed/rounds.parquet"))
 
 
 def test_both_models_are_told_with_their_ratios(pruned_workspace):

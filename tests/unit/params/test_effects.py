@@ -6,7 +6,7 @@ import pytest
 from safetensors.torch import load_file
 
 from stages import params
-from stages.artifacts.linears import read_table
+from stages.artifacts.linears import LINEARS
 from stages.errors import ParameterError
 from stages.linalg.masks import removed_count
 from stages.methods import registry
@@ -123,7 +123,7 @@ def test_the_committed_parameters_serve_every_method(method, tmp_path):
 def test_patterns_settle_what_goes_and_a_rule_with_sparsity_0_protects(solve, sparsities, workspace):
     w = workspace(solve={"method": "sparsegpt", **solve})
     w.run("extract", "statistics", "solve", "assemble")
-    rows = read_table(w.folder / "data/solution/linears.parquet")
+    rows = LINEARS.read(w.folder / "data/solution/linears.parquet")
     assert {round(row["sparsity"], 3) for row in rows} == sparsities
     before, after = (load_file(w.folder / f"data/{name}/model.safetensors") for name in ("model", "pruned"))
     for row in rows:
@@ -136,7 +136,7 @@ def test_the_linears_of_one_rule_compete_and_no_others(workspace):
     rules = [{"roles": "attention", "sparsity": 0.5}, {"roles": "mlp", "sparsity": 0.5}]
     w = workspace(solve={"method": "magnitude", "scope": "model", "sparsity": 0.2, "rules": rules})
     w.run("extract", "statistics", "solve")
-    rows = read_table(w.folder / "data/solution/linears.parquet")
+    rows = LINEARS.read(w.folder / "data/solution/linears.parquet")
     for group in ("attention", "mlp"):
         ours = [row for row in rows if row["role"].startswith(group)]
         assert sum(row["kept"] for row in ours) == sum(row["weights"] for row in ours) // 2
@@ -159,7 +159,7 @@ def test_next_to_nothing_left_is_exact_or_names_the_sparsity_and_the_width(metho
         assert "mlp.down_proj: all 48 inputs are zero with what is left of the linears before them" in line
         assert "(here sparsity is 0.999): lower it" in line
     else:
-        for row in read_table(w.folder / "data/solution/linears.parquet"):
+        for row in LINEARS.read(w.folder / "data/solution/linears.parquet"):
             assert row["kept"] == row["weights"] - removed_count(row["weights"], 0.999)
 
 

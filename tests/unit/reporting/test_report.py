@@ -12,8 +12,8 @@ import pytest
 
 from stages import params, report
 from stages.artifacts.atomic import write_json
-from stages.artifacts.attention import write_errors
-from stages.artifacts.linears import write_table
+from stages.artifacts.attention import ATTENTION_ERRORS
+from stages.artifacts.linears import LINEARS
 from stages.artifacts.manifest import sha256_of, write_manifest
 from stages.compare_attention import figures as attention_figures
 from stages.reporting.terminal import short_table
@@ -66,7 +66,7 @@ def write_solution(sparsity, damping=0.01, attempts=1):
     ]  # fmt: skip
     folder = Path("data/solution")
     folder.mkdir(parents=True, exist_ok=True)
-    write_table(folder / "linears.parquet", rows)
+    LINEARS.write(folder, rows)
     write_manifest(folder, {"solve": {"method": "wanda", "inputs": "pruned"}, "settings": {}})
 
 
@@ -84,7 +84,7 @@ def write_attention(error=0.1, **told):
     rows = [] if told else rows
     folder = Path("data/attention")
     folder.mkdir(parents=True, exist_ok=True)
-    write_errors(folder / "errors.parquet", rows)
+    ATTENTION_ERRORS.write(folder, rows)
     write_manifest(folder, {"pruned": sha256_of(Path("data/pruned/pruning_manifest.json"))})
     told = told or {"state": "measured", "sequences": 8, "length": 256, **attention_figures(rows)}
     write_json(Path("metrics/attention.json"), told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.artifacts.linears import read_table
+from stages.artifacts.linears import LINEARS
 from stages.linalg.allocation import by_error, by_outliers, error_curve, exact_counts, outlier_ratio
 from stages.linalg.masks import removed_count
 
@@ -80,7 +80,7 @@ def test_the_curve_is_the_error_of_removing_the_least_scores_from_a_diagonal_pro
 def test_the_pipeline_gives_each_linear_its_own_count(allocation, method, workspace):
     w = workspace(solve={"method": method, "allocation": allocation, "rules": [{"blocks": [2], "sparsity": 0.1}]})
     w.run("extract", "statistics", "solve", "assemble")
-    rows = read_table(w.folder / "data/solution/linears.parquet")
+    rows = LINEARS.read(w.folder / "data/solution/linears.parquet")
     shared = [row for row in rows if row["block"] < 2]
     total = sum(row["weights"] for row in shared)
     assert sum(row["kept"] for row in shared) == total - removed_count(total, 0.5)
@@ -93,7 +93,7 @@ def test_the_pipeline_gives_each_linear_its_own_count(allocation, method, worksp
 def test_a_rule_that_asks_for_the_common_sparsity_gets_it(allocation, workspace):
     w = workspace(solve={"allocation": allocation, "rules": [{"blocks": [1], "sparsity": 0.5}]})
     w.run("extract", "statistics", "solve")
-    rows = read_table(w.folder / "data/solution/linears.parquet")
+    rows = LINEARS.read(w.folder / "data/solution/linears.parquet")
     assert {row["sparsity"] for row in rows if row["block"] == 1} == {0.5}
     assert len({row["sparsity"] for row in rows if row["block"] != 1}) > 1
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.artifacts.linears import read_table
+from stages.artifacts.linears import LINEARS
 from stages.models.roles import QUERY
 from tests.unit.solving.test_pruning import calibration_windows
 
@@ -34,7 +34,7 @@ def relative(found, dense):
 def test_q_and_k_by_it_and_the_rest_by_another(architecture, inputs, method, workspace):
     w = workspace(architecture, solve={"method": "wanda", "inputs": inputs, "rules": [rule(method)]})
     w.run(*BEFORE, "solve", "assemble")
-    rows = read_table(w.folder / "data/solution/linears.parquet")
+    rows = LINEARS.read(w.folder / "data/solution/linears.parquet")
     assert {row["method"] for row in rows if row["role"] in TOGETHER} == {method}
     assert {row["method"] for row in rows if row["role"] not in TOGETHER} == {"wanda"}
     assert all(row["kept"] == row["weights"] // 2 for row in rows)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from stages import assemble, compare_attention, evaluate, extract, measure_speed, solve, statistics
-from stages.artifacts.linears import TABLE, read_table
+from stages.artifacts.linears import LINEARS
 from stages.artifacts.manifest import write_manifest
 from stages.artifacts.packing import unpack
 from stages.artifacts.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, STATISTICS, block_file
@@ -199,7 +199,7 @@ def check_checkpoint(stored):
     tensors = {name: one for path in PRUNED.glob("model*.safetensors") for name, one in read_tensors(path).items()}
     assert {tensor.dtype for tensor in tensors.values()} == {stored}
     assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
-    rows = {row["linear"]: row for row in read_table(SOLUTION / TABLE)}
+    rows = {row["linear"]: row for row in LINEARS.read(SOLUTION / LINEARS.name)}
     if json.loads(PRUNING_MANIFEST.read_text())["layout"]["name"] != "dense":
         return
     shapes = json.loads(TensorFile(PRUNED / "masks.safetensors").metadata["shapes"])
@@ -215,7 +215,7 @@ def check_errors():
 
     But for linears whose rows went with units: of these the row tells what else was changed.
     """
-    model, rows = StreamedModel(MODEL, CPU), {row["linear"]: row for row in read_table(SOLUTION / TABLE)}
+    model, rows = StreamedModel(MODEL, CPU), {row["linear"]: row for row in LINEARS.read(SOLUTION / LINEARS.name)}
     for index in range(model.blocks):
         inputs = {name: one for one in read_statistics(STATISTICS / block_file(index), CPU) for name in one.linears}
         solved = read_weights(SOLUTION / block_file(index), model.linears(index), model)
@@ -239,7 +239,7 @@ def test_kept_weights_that_float16_makes_zero_are_kept(tmp_path):
     with Project(tmp_path, "float16", disturb).entered() as project:
         project.run("extract", "statistics", "solve", "assemble", solve={"method": "admm"})
         check_checkpoint(torch.float16)
-        keep = read_table(SOLUTION / TABLE)[0]
+        keep = LINEARS.read(SOLUTION / LINEARS.name)[0]
         weight = read_tensors(PRUNED / "model.safetensors")[f"{keep['linear']}.weight"]
         assert int((weight != 0).sum()) < keep["kept"]
 

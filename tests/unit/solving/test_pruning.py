@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from stages.artifacts.linears import read_table
+from stages.artifacts.linears import LINEARS
 from stages.artifacts.manifest import read_json
 from stages.artifacts.packing import unpack
 from stages.linalg.gram import GramSum
@@ -23,7 +23,7 @@ BEFORE = ("extract", "statistics")
 
 
 def table(workspace):
-    return {row["linear"]: row for row in read_table(workspace.folder / "data/solution/linears.parquet")}
+    return {row["linear"]: row for row in LINEARS.read(workspace.folder / "data/solution/linears.parquet")}
 
 
 def pruned_model(workspace):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stages import params, solve
-from stages.artifacts.linears import read_table
+from stages.artifacts.linears import LINEARS
 from stages.errors import ParameterError
 from stages.params.pruning import Rule
 from stages.params.ranges import resolved, told
@@ -122,7 +122,7 @@ def test_first_and_last_protected_leaves_the_middle_pruned_and_says_so(method, w
     w.run("extract", "statistics")
     assert run_stage("solve", solve.main, solve.SECTIONS) == 0
     lines = [line.removeprefix("solve").strip() for line in capsys.readouterr().err.splitlines() if "rule" in line]
-    rows = read_table(w.folder / "data/solution/linears.parquet")
+    rows = LINEARS.read(w.folder / "data/solution/linears.parquet")
     assert {row["block"] for row in rows if row["kept"] < row["weights"]} == {1}
     if method == "magnitude":
         assert lines == [
