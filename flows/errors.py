@@ -17,9 +17,14 @@ class NetworkFailed(StageFailed):
     """A stage could not reach the network: a second try can help."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip().splitlines() or ["it told no reason"])[0]
+
+
 def reason_of(error: BaseException) -> str:
     """What DVC found wrong, in a line: the first of its cause (Hydra's other lines repeat it), else its own."""
-    return (str(error.__cause__ or error).strip().splitlines() or ["it told no reason"])[0]
+    return first_line(error.__cause__ or error)
 
 
 class _OneLine(logging.Filter):

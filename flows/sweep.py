@@ -20,7 +20,7 @@ from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
 from prefect import flow, get_run_logger
 
-from flows.errors import FlowError, quiet_tracebacks
+from flows.errors import FlowError, first_line, quiet_tracebacks
 from flows.leaderboard import Entry, write_leaderboard
 from flows.pipeline import pipeline, run_flow
 from flows.workspace import project
@@ -103,16 +103,12 @@ def lists_of(options: argparse.Namespace) -> dict[str, list[str]]:
             values = parsed.sweep_iterator() if parsed.is_sweep_override() else [parsed.value()]
             values = [written(value) for value in values]
         except HydraException as error:
-            raise FlowError(f"sweep: expected parameter=value,value, got {one}: {_first_line(error)}") from None
+            raise FlowError(f"sweep: expected parameter=value,value, got {one}: {first_line(error)}") from None
         name = parsed.get_key_element()
         if name in lists:
             raise FlowError(f"sweep: {name} is given twice: expected all its values in one list")
         lists[name] = values
     return lists
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def main() -> None:

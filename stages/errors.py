@@ -1,4 +1,4 @@
-"""What a person is told when something cannot go on: one line, with the way out."""
+"""The errors a user can put right (SecateurError and its kinds), and helpers that make their messages one line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}: {guess} one of: {', '.join(names) or 'none'}"
 
 
-def reason_of(error: BaseException) -> str:
-    """A library's error in short: its kind and the first line of what it says, without its last full stop."""
-    first = (str(error).strip().splitlines() or [""])[0].rstrip(". ")
-    return f"{type(error).__name__}: {first if len(first) <= LONGEST_REASON else first[:LONGEST_REASON] + '…'}"
+def reason_of(error: BaseException, whole: bool = False) -> str:
+    """A library's error in one line: its kind and the first line of what it says, without its last full stop.
+
+    whole: all lines, for errors whose first one only names the check that failed (validation of configurations).
+    """
+    lines = str(error).strip().splitlines() or [""]
+    text = " ".join((" ".join(lines) if whole else lines[0]).split()).rstrip(". ")
+    return f"{type(error).__name__}: {text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + '…'}"
 
 
 class SecateurError(Exception):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
-from stages.errors import ArchitectureError
+from stages.errors import ArchitectureError, reason_of
 from stages.models.loading.names import stored_names
 from stages.models.loading.skeleton import skeleton_of
 
@@ -98,7 +98,7 @@ def fit(
     try:
         model = skeleton_of(kind.from_dict(dict(values)), torch.float32, trust_remote_code)
     except Exception as error:  # transformers and its dependencies check configurations each in its own way
-        raise ArchitectureError(f"{kind.__name__} refuses it: {_last_line(error)}") from error
+        raise ArchitectureError(f"{kind.__name__} refuses it: {reason_of(error, whole=True)}") from error
     model.tie_weights()
     name, state = type(model).__name__, model.state_dict(keep_vars=True)
     stored = stored_names(model, shapes)
@@ -117,8 +117,3 @@ def fit(
                 raise ArchitectureError(f"{name} wants {parameter}, which the checkpoint lacks")
             added[f"{weight.removesuffix('.weight')}.bias"] = tuple(tensor.shape)
     return Fit(sum(parameter.numel() for parameter in model.parameters()), added)
-
-
-def _last_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[-1] if lines else type(error).__name__).strip().rstrip(".")

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging as transformers_logging
 
-from stages.errors import SourceError
+from stages.errors import SourceError, reason_of
 
 
 def dequantise(path: Path, folder: Path, dtype: torch.dtype) -> None:
@@ -28,10 +28,9 @@ def dequantise(path: Path, folder: Path, dtype: torch.dtype) -> None:
         )
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True)
     except Exception as error:  # gguf and transformers fail each in their own way on a file that is not what it says
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise SourceError(
-            f"fetch.model: {path.name} cannot be dequantised ({why}): use a GGUF file of an architecture that "
-            "transformers reads, or the model's safetensors"
+            f"fetch.model: {path.name} cannot be dequantised ({reason_of(error)}): use a GGUF file of an architecture "
+            "that transformers reads, or the model's safetensors"
         ) from error
     missing = sorted(report["missing_keys"])
     if missing:

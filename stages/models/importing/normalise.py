@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from stages.artifacts.tensorfile import TensorFile, TensorWriter
-from stages.errors import LONGEST_REASON, ArchitectureError, SourceError
+from stages.errors import ArchitectureError, SourceError, reason_of
 from stages.models.loading.checkpoint import INDEX, Checkpoint
 from stages.models.loading.load import longest_input
 from stages.models.loading.names import stored_names, unknown_tensors
@@ -50,8 +50,9 @@ def survey(folder: Path, trust_remote_code: bool) -> Survey:
     try:
         model = build_skeleton(folder, torch.float32, trust_remote_code)
     except Exception as error:  # configurations are checked by transformers, its dependencies and remote code
+        reason = reason_of(error, whole=True)
         raise SourceError(
-            f"fetch.model: transformers cannot build a causal language model from its config.json ({_reason(error)}): "
+            f"fetch.model: transformers cannot build a causal language model from its config.json ({reason}): "
             "expected a decoder that transformers knows; trust_remote_code: true runs the model's own code"
         ) from error
     try:
@@ -158,9 +159,3 @@ def _check_tensors(checkpoint: Checkpoint, expected: dict[str, Tensor]) -> None:
 
 def _write(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _reason(error: Exception) -> str:
-    """What the error says in one line: the first line of some only names the check that failed."""
-    text = " ".join(str(error).split()).rstrip(". ") or type(error).__name__
-    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"

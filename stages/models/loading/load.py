@@ -7,7 +7,7 @@ from pathlib import Path
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from stages.errors import ArtifactError
+from stages.errors import ArtifactError, reason_of
 from stages.models.classes import hetero, sliced  # noqa: F401 (register the classes of checkpoints that are no native model)
 from stages.models.loading.compute import DTYPES, device_of, settle_vector_math
 
@@ -37,8 +37,7 @@ def load_model(
             trust_remote_code=trust_remote_code,
         )
     except (OSError, ValueError) as error:
-        why = str(error).splitlines()[0]
-        raise ArtifactError(f"{folder} cannot be loaded as a causal language model: {why}") from error
+        raise ArtifactError(f"{folder} cannot be loaded as a causal language model: {reason_of(error)}") from error
     model.eval().requires_grad_(False)
     return model.to(target)  # type: ignore[arg-type, no-any-return]
 
@@ -50,8 +49,7 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
             str(folder), local_files_only=True, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # tokenizers raises bare exceptions, transformers whatever a wrong file leads to
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ArtifactError(f"{folder} holds no tokenizer that can be loaded: {why}") from error
+        raise ArtifactError(f"{folder} holds no tokenizer that can be loaded: {reason_of(error)}") from error
 
 
 def longest_input(model: PreTrainedModel) -> int | None:
