@@ -27,7 +27,7 @@ from stages.models.streaming.attention import AttentionProbe
 from stages.models.streaming.streamed import StreamedModel
 from stages.params.yamlfile import read_yaml
 from stages.runtime.progress import progress
-from stages.solving.linear.attention import Kept, StoredInputs
+from stages.solving.linear.attention import BatchCache, StoredInputs
 from stages.walk.forward import advance, write_embeddings
 from stages.walk.held_out import fitted_sequences
 from stages.walk.statistics import InputStatistics, collect
@@ -108,7 +108,7 @@ def measured(
 
 def whole(probe: AttentionProbe, weights: dict[Any, Tensor], states: Path) -> StoredInputs:
     """All sequences of a file."""
-    return StoredInputs(probe, weights, states, states, 0, states_shape(states)[0], CHUNK, Kept())
+    return StoredInputs(probe, weights, states, states, 0, states_shape(states)[0], CHUNK, BatchCache())
 
 
 def attention_problem(inputs: StoredInputs, dense: Tensor, shared: InputStatistics) -> AttentionProblem:

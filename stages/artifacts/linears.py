@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from stages.artifacts.table import Table
+from stages.artifacts.table import Row, Table
 
 LINEARS = Table(
     "linears.parquet",
@@ -21,3 +21,20 @@ LINEARS = Table(
 """sparsity: fraction removed; relative_error: ‖XΔᵀ‖²/‖XW₀ᵀ‖²; damping: null where nothing was inverted; refits: whether
 kept weights changed; refit: none, cg or exact, after the method; correction, correction_ridge: the strength and the
 ridge of the target's correction, null where the target was the dense weight."""
+
+
+def linear_row(
+    linear: str, block: int, role: str, *, method: str, pattern: str, scope: str, weights: int, kept: int,
+    relative_error: float, refits: bool, refit: str = "none", damping: float | None = None, attempts: int = 1,
+    correction: float = 0.0, correction_ridge: float = 0.0,
+) -> Row:  # fmt: skip
+    """A row of the table; sparsity follows from the counts, 0 for a linear that the dense model lacks (weights 0).
+
+    See LINEARS for the columns. correction, correction_ridge: 0 where the target was the dense weight, stored as null.
+    """
+    return {
+        "linear": linear, "block": block, "role": role, "method": method, "pattern": pattern, "scope": scope,
+        "weights": weights, "kept": kept, "sparsity": 1 - kept / weights if weights else 0.0,
+        "relative_error": relative_error, "damping": damping, "attempts": attempts, "refits": refits, "refit": refit,
+        "correction": correction or None, "correction_ridge": correction_ridge or None,
+    }  # fmt: skip

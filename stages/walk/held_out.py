@@ -1,4 +1,4 @@
-"""Which calibration sequences are fitted to, and which are held out to choose by: one rule for every stage."""
+"""The split of calibration sequences into those fitted to and those held out to choose by: one rule for every stage."""
 
 from __future__ import annotations
 
@@ -7,5 +7,14 @@ HELD_OUT = 8
 
 
 def fitted_sequences(sequences: int) -> int:
-    """How many of these, the first ones, are fitted to; at least one is held out."""
+    """How many of the calibration sequences are fitted to: the first ones; the rest, at least one, is held out.
+
+    Of a single sequence none is left to fit to: whoever splits refuses fewer than two.
+    """
     return sequences - max(sequences // HELD_OUT, 1)
+
+
+def split_chunk(start: int, stop: int, sequences: int) -> tuple[int, int]:
+    """Of the chunk of sequences [start, stop): how many, the first ones, are fitted to, and how many are held out."""
+    fitted = min(max(fitted_sequences(sequences) - start, 0), stop - start)
+    return fitted, stop - start - fitted

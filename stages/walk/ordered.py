@@ -26,7 +26,7 @@ from stages.models.streaming.stepwise import Stepwise, Stop
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.walk.forward import in_dtype
-from stages.walk.held_out import fitted_sequences
+from stages.walk.held_out import split_chunk
 from stages.walk.statistics import InputStatistics
 
 
@@ -106,10 +106,10 @@ class BlockVisit:
         lacks = _Lacks(linears, dense.model, self._adders[group], self._dtype)
         grams = self._no_gram(linears), self._no_gram(linears)
         crosses = self._no_cross(lacks), self._no_cross(lacks)
-        start, fitted = 0, fitted_sequences(self._sequences)
+        start = 0
         for ours, theirs in zip(self._steps.stops(group), self._dense_steps.stops(group), strict=True):
             stop = min(start + self._chunk, self._sequences)
-            shares = (min(max(fitted - start, 0), stop - start), max(stop - max(fitted, start), 0))
+            shares = split_chunk(start, stop, self._sequences)
             x, other = ours.inputs.reshape(stop - start, -1, linears[0].shape[1]), lacks.paired(ours, theirs)
             other = other.reshape(stop - start, -1, other.shape[-1])
             for gram, cross, part, paired in zip(grams, crosses, x.split(shares), other.split(shares), strict=True):

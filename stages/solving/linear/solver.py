@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from stages.artifacts.linears import linear_row
 from stages.artifacts.solution import BlockSolution
 from stages.artifacts.table import Row
 from stages.errors import NotFiniteError, NotPositiveDefiniteError
@@ -185,14 +186,12 @@ class LinearsSolver:
         weights = [in_stored_dtype(part, self.model.stored, linear, "weights") for linear, part in parts]
         errors = errors_of(problem, torch.cat(weights).to(problem.target.dtype))
         for i, (linear, one) in enumerate(zip(linears, chosen, strict=True)):
-            kept = int(keeps[i].sum())
-            row: Row = {
-                "linear": linear.name, "block": linear.block, "role": linear.role, "method": one.method,
-                "pattern": one.pattern, "scope": one.scope, "weights": keeps[i].numel(), "kept": kept,
-                "sparsity": 1 - kept / keeps[i].numel(), "relative_error": errors[i],
-                "damping": solution.damping, "attempts": solution.attempts, "refits": refits, "refit": one.refit,
-                "correction": corrections[i].strength or None, "correction_ridge": corrections[i].ridge or None,
-            }  # fmt: skip
+            row = linear_row(
+                linear.name, linear.block, linear.role, method=one.method, pattern=one.pattern, scope=one.scope,
+                weights=keeps[i].numel(), kept=int(keeps[i].sum()), relative_error=errors[i],
+                damping=solution.damping, attempts=solution.attempts, refits=refits, refit=one.refit,
+                correction=corrections[i].strength, correction_ridge=corrections[i].ridge,
+            )  # fmt: skip
             yield Solved(linear, row, keeps[i], weights[i])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stages.artifacts.linears import linear_row
 from stages.artifacts.table import Row
 from stages.models.streaming.slicing import READERS, WRITERS
 from stages.models.streaming.streamed import StreamedModel
@@ -42,9 +43,8 @@ def sliced_rows(
 
 
 def _row(name: str, index: int, role: str, method: str, weights: int, kept: int, error: float) -> Row:
-    return {
-        "linear": name, "block": index, "role": role, "method": method, "pattern": "width", "scope": "model",
-        "weights": weights, "kept": kept, "sparsity": 1 - kept / weights if weights else 0.0,
-        "relative_error": error, "damping": None, "attempts": 0, "refits": True, "refit": "none",
-        "correction": None, "correction_ridge": None,
-    }  # fmt: skip
+    """A linear of which `kept` of `weights` parameters stay; nothing was factorised for it alone."""
+    return linear_row(
+        name, index, role, method=method, pattern="width", scope="model", weights=weights, kept=kept,
+        relative_error=error, attempts=0, refits=True,
+    )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from stages.artifacts.linears import linear_row
 from stages.artifacts.solution import BlockSolution
 from stages.artifacts.table import Row
 from stages.errors import NotPositiveDefiniteError
@@ -157,15 +158,13 @@ class UnitSolver:
             self.model.put_bias(linear, solved.bias)
 
     def _row(self, linear: Linear, one: _Solved) -> Row:
-        kept = int(one.keep.sum())
-        return {
-            "linear": linear.name, "block": linear.block, "role": linear.role, "method": self.method,
-            "pattern": "units", "scope": "units", "weights": one.keep.numel(), "kept": kept,
-            "sparsity": 1 - kept / one.keep.numel(), "relative_error": one.error,
-            "damping": one.found.damping if one.found else None, "attempts": one.found.attempts if one.found else 1,
-            "refits": one.changed, "refit": "none",
-            "correction": one.correction.strength or None, "correction_ridge": one.correction.ridge or None,
-        }  # fmt: skip
+        found = one.found
+        return linear_row(
+            linear.name, linear.block, linear.role, method=self.method, pattern="units", scope="units",
+            weights=one.keep.numel(), kept=int(one.keep.sum()), relative_error=one.error,
+            damping=found.damping if found else None, attempts=found.attempts if found else 1, refits=one.changed,
+            correction=one.correction.strength, correction_ridge=one.correction.ridge,
+        )  # fmt: skip
 
 
 def _error(weight: Tensor, shift: Tensor | None, dense: Tensor, one: InputStatistics) -> float:
