@@ -21,7 +21,7 @@ from stages.artifacts.manifest import write_manifest
 from stages.artifacts.packing import unpack
 from stages.artifacts.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, STATISTICS, block_file
 from stages.artifacts.tensorfile import TensorFile, read_tensors
-from stages.assembly import restart
+from stages.assembly import verify
 from stages.methods import registry
 from stages.models.export.fresh import Answer, _answer
 from stages.models.streaming.stepwise import Stop
@@ -128,7 +128,7 @@ def loaded_here(monkeypatch):
         found = [_answer({**vars(job), "way": "imported"}) for job in jobs]
         return [Answer(one["sequence"].tolist(), one["logits"]) for one in found]
 
-    monkeypatch.setattr(restart, "answers", answers)
+    monkeypatch.setattr(verify, "answers", answers)
     monkeypatch.setattr(measure_speed, "peak_in_process", lambda *_: 100)
 
 
