@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch import nn
 
-from stages.linalg.correction import Shortfall, corrected_target
+from stages.linalg.correction import OutputErrorMoments, corrected_target
 from stages.linalg.refit import guarded_refit
-from stages.linalg.unit import unit_diagonal
+from stages.linalg.unit_diagonal import unit_diagonal
 from stages.methods import registry
 from stages.methods.linear.contract import Budget, LinearProblem, errors_of
 from stages.models.streaming.streamed import StreamedModel
@@ -106,7 +106,7 @@ def refitted(problem: LinearProblem, budget: Budget) -> torch.Tensor:
 
 
 def correction(problem: LinearProblem) -> None:
-    lack = Shortfall(problem.gram, 0.01 * (problem.gram @ problem.target.T))
+    lack = OutputErrorMoments(problem.gram, 0.01 * (problem.gram @ problem.target.T))
     corrected_target(problem.target, lack, lack, problem.rows, 1.0, (0.1, 1.0))
 
 

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 
 from stages.linalg.error import relative_error, row_energies
 from stages.linalg.masks import removed_count
-from stages.linalg.schedule import Pattern
+from stages.linalg.schedule import SparsityPattern
 from stages.linalg.sparse_fit import Recipe, sparse_fit
-from stages.linalg.unit import unit_diagonal
+from stages.linalg.unit_diagonal import unit_diagonal
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.params.yamlfile import read_yaml
@@ -80,7 +80,7 @@ def followed(model: StreamedModel, linear: Linear, settings: dict[str, Any]) -> 
     found = []
     for name, (schedule, momentum) in VARIANTS.items():
         recipe = Recipe(schedule, settings["iterations"], 0.1, "gradient", 30)
-        fit = sparse_fit(weight, gram, (Pattern(len(weight), count),), recipe, momentum)
+        fit = sparse_fit(weight, gram, (SparsityPattern(len(weight), count),), recipe, momentum)
         ridged = unit.gram + 0.1 * torch.eye(len(gram))
         nothing = 0.5 * float(row_energies(weight * unit.scale, ridged).double().sum())
         steps = fit.traces[0]

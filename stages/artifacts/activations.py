@@ -50,7 +50,7 @@ def writer_of(path: Path, file_format: str, shape: Shape, dtype: torch.dtype) ->
 def states_shape(path: Path) -> Shape:
     """sequences, length, width of a file."""
     if path.suffix == ".safetensors":
-        shape = TensorFile(path).places[NAME].shape
+        shape = TensorFile(path).spans[NAME].shape
         return shape[0], shape[1], shape[2]
     metadata = pq.read_schema(path).metadata
     sequences, length, width = (int(metadata[key]) for key in (b"sequences", b"length", b"width"))

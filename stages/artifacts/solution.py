@@ -59,7 +59,7 @@ def read_units(path: Path) -> dict[str, Tensor]:
 def read_biases(path: Path, linears: Sequence[str]) -> dict[str, Tensor]:
     """Biases (d_out,) that are not the dense model's, under their parameters' names."""
     file = TensorFile(path)
-    return file.read(name for linear in linears if (name := f"{linear}.bias") in file.places)
+    return file.read(name for linear in linears if (name := f"{linear}.bias") in file.spans)
 
 
 def read_masks(path: Path, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Tensor]:

@@ -95,8 +95,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a tensor lies in its file: dtype, shape, and its first byte."""
+class TensorSpan:
+    """A tensor's bytes in a safetensors file: dtype, shape, and the offset of the first byte."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -107,17 +107,17 @@ class Place:
         """Bytes of the tensor."""
         return self.dtype.itemsize * prod(self.shape)
 
-    def rows(self, start: int, stop: int) -> Place:
-        """The place of the rows [start, stop) of the first axis."""
+    def rows(self, start: int, stop: int) -> TensorSpan:
+        """The span of the rows [start, stop) of the first axis."""
         row = self.dtype.itemsize * prod(self.shape[1:])
-        return Place(self.dtype, (stop - start, *self.shape[1:]), self.offset + start * row)
+        return TensorSpan(self.dtype, (stop - start, *self.shape[1:]), self.offset + start * row)
 
 
 class TensorFile:
     """A safetensors file, read with plain reads into memory of the tensors' own.
 
     The library maps files into memory; a copy then stands twice in the process until the file is
-    closed. Attributes: places, in the order of the bytes; metadata.
+    closed. Attributes: spans, in the order of the bytes; metadata.
     Raises ArtifactError if the file is missing or is no safetensors file.
     """
 
@@ -131,12 +131,12 @@ class TensorFile:
                 header = json.loads(file.read(length))
             self.metadata: dict[str, str] = header.pop("__metadata__", {})
             order = sorted(header, key=lambda name: header[name]["data_offsets"])
-            self.places = {name: _place(header[name], 8 + length) for name in order}
+            self.spans = {name: _span_of(header[name], 8 + length) for name in order}
             end = 8 + length
-            for name, place in self.places.items():
-                if place.offset != end:
-                    raise ValueError(f"{name} begins at byte {place.offset}, expected {end}")
-                end += place.dtype.itemsize * prod(place.shape)
+            for name, span in self.spans.items():
+                if span.offset != end:
+                    raise ValueError(f"{name} begins at byte {span.offset}, expected {end}")
+                end += span.dtype.itemsize * prod(span.shape)
             if end != path.stat().st_size:
                 raise ValueError(f"expected {end} bytes, got {path.stat().st_size}")
         except FileNotFoundError:
@@ -147,33 +147,33 @@ class TensorFile:
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
         """The named tensors."""
         with self.path.open("rb", buffering=0) as file:
-            return {name: _read(file, self.places[name]) for name in names}
+            return {name: _read(file, self.spans[name]) for name in names}
 
     def read_rows(self, name: str, start: int, stop: int) -> Tensor:
         """Rows [start, stop) of a tensor."""
         with self.path.open("rb", buffering=0) as file:
-            return _read(file, self.places[name].rows(start, stop))
+            return _read(file, self.spans[name].rows(start, stop))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a file."""
     file = TensorFile(path)
-    return file.read(file.places)
+    return file.read(file.spans)
 
 
-def _place(entry: dict[str, Any], data: int) -> Place:
+def _span_of(entry: dict[str, Any], data: int) -> TensorSpan:
     if entry["dtype"] not in DTYPES:
         raise ValueError(f"tensors of {entry['dtype']}, expected one of {', '.join(DTYPES)}")
-    place = Place(DTYPES[entry["dtype"]], tuple(entry["shape"]), data + entry["data_offsets"][0])
+    span = TensorSpan(DTYPES[entry["dtype"]], tuple(entry["shape"]), data + entry["data_offsets"][0])
     size = entry["data_offsets"][1] - entry["data_offsets"][0]
-    if size != place.dtype.itemsize * prod(place.shape):
-        raise ValueError(f"{size} bytes for a tensor of shape {place.shape}")
-    return place
+    if size != span.dtype.itemsize * prod(span.shape):
+        raise ValueError(f"{size} bytes for a tensor of shape {span.shape}")
+    return span
 
 
-def _read(file: FileIO, place: Place) -> Tensor:
-    data = torch.empty(place.dtype.itemsize * prod(place.shape), dtype=torch.uint8)
-    file.seek(place.offset)
+def _read(file: FileIO, span: TensorSpan) -> Tensor:
+    data = torch.empty(span.dtype.itemsize * prod(span.shape), dtype=torch.uint8)
+    file.seek(span.offset)
     view, done = data.numpy().data, 0
     while done < len(data):
         count = file.readinto(view[done:])
@@ -181,4 +181,4 @@ def _read(file: FileIO, place: Place) -> Tensor:
             path = Path(file.name)
             raise ArtifactError(f"{path} ended early: {how_to_repair(path)}")
         done += count
-    return data.view(place.dtype).view(place.shape)
+    return data.view(span.dtype).view(span.shape)

@@ -134,11 +134,11 @@ def write_checkpoint(source: Path, target: Path, pruned: Pruned, layout: Layout,
 def _contents(path: Path, layout: Layout) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """dtype and shape of what a file of weights holds in `layout`; an added bias lies beside its weight."""
     found = dict[str, tuple[torch.dtype, tuple[int, ...]]]()
-    for tensor, place in TensorFile(path).places.items():
+    for tensor, span in TensorFile(path).spans.items():
         cut, bias = layout.cuts.get(tensor), tensor.removesuffix("weight") + "bias"
-        found[tensor] = place.dtype, cut.shape(place.shape) if cut else place.shape
+        found[tensor] = span.dtype, cut.shape(span.shape) if cut else span.shape
         if bias in layout.added:
-            found[bias] = place.dtype, layout.added[bias]
+            found[bias] = span.dtype, layout.added[bias]
     return found
 
 
@@ -152,7 +152,7 @@ def _values(
             index, parameter = replaced[tensor]
             value = pruned.block(index)[parameter]
         else:
-            value = file.read([tensor])[tensor] if tensor in file.places else torch.zeros(shape, dtype=dtype)
+            value = file.read([tensor])[tensor] if tensor in file.spans else torch.zeros(shape, dtype=dtype)
         if tensor in layout.cuts:
             value = layout.cuts[tensor].of(value)
         if tensor in layout.padding:

@@ -19,7 +19,7 @@ from torch import Tensor
 from stages.artifacts.tensorfile import TensorFile
 from stages.errors import ArchitectureError, ParameterError
 from stages.models.classes.hetero import CLASSES, CODE, hetero_values
-from stages.models.export.cutting import Cut, cuts_of
+from stages.models.export.cutting import AxisCut, cuts_of
 from stages.models.export.native import Widths, fit, native_values
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.streaming.units import Units, units_of
@@ -44,7 +44,7 @@ class Layout:
 
     name: str = "dense"
     values: Mapping[str, Any] | None = None
-    cuts: Mapping[str, Cut] = field(default_factory=dict)
+    cuts: Mapping[str, AxisCut] = field(default_factory=dict)
     padding: Mapping[str, Tensor] = field(default_factory=dict)
     added: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     code: Path | None = None
@@ -63,9 +63,9 @@ class Planner:
         folder = model.checkpoint.folder
         self._values: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self._shapes = {
-            tensor: place.shape
+            tensor: span.shape
             for name in sorted(set(model.checkpoint.files.values()))
-            for tensor, place in TensorFile(folder / name).places.items()
+            for tensor, span in TensorFile(folder / name).spans.items()
         }
         self._roles = {
             linear.role
@@ -155,7 +155,7 @@ class Planner:
         code: Path | None = None,
     ) -> Layout:  # fmt: skip
         """The first of `candidates`, values of config.json, whose class the tensors fit with the units that stay."""
-        cuts, padding, added = dict[str, Cut](), dict[str, Tensor](), dict[str, tuple[int, ...]]()
+        cuts, padding, added = dict[str, AxisCut](), dict[str, Tensor](), dict[str, tuple[int, ...]]()
         for units, stay, keep in self._each(stays):
             real = cuts_of(units, keep)
             for parameter, cut in cuts_of(units, stay).items():

@@ -143,5 +143,5 @@ def sliced_facts(folder: Path, model: StreamedModel, solve: Mapping[str, Any]) -
 def _parameters(folder: Path, outside: bool = False) -> int:
     """Of a checkpoint, or of what of it is in no block."""
     files = sorted(set(Checkpoint(folder).files.values()))
-    places = {name: place for file in files for name, place in TensorFile(folder / file).places.items()}
-    return sum(prod(place.shape) for name, place in places.items() if not (outside and ".layers." in name))
+    spans = {name: span for file in files for name, span in TensorFile(folder / file).spans.items()}
+    return sum(prod(span.shape) for name, span in spans.items() if not (outside and ".layers." in name))

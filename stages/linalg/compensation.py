@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stages.errors import NotPositiveDefiniteError
-from stages.linalg.unit import DEAD
+from stages.linalg.unit_diagonal import DEAD
 
 ATTEMPTS = 3
 """Dampings tried: the one asked for, then ten times as much each time."""

@@ -9,26 +9,28 @@ import torch
 from torch import Tensor
 
 from stages.errors import NotPositiveDefiniteError
-from stages.linalg.unit import UnitGram, unit_diagonal
+from stages.linalg.unit_diagonal import UnitGram, unit_diagonal
 
 
-class Shortfall(NamedTuple):
+class OutputErrorMoments(NamedTuple):
     """What linears that share an input x lack to make the pruned model's states those of the dense one.
 
     With δ what their outputs lack on a token (x₀ is the dense model's input for it),
 
         δ = W₀ (x₀ - x),   and for a linear whose output is added to the hidden states h,   δ = W₀ (x₀ - x) + h₀ - h,
 
-    gram: (d_in, d_in) mean of x xᵀ; lack: (d_in, d_out) mean of x δᵀ.
+    gram: (d_in, d_in) mean of x xᵀ; cross: (d_in, d_out) mean of x δᵀ.
     """
 
     gram: Tensor
-    lack: Tensor
+    cross: Tensor
 
-    def only(self, chosen: Sequence[bool], rows: Sequence[int]) -> Shortfall:
+    def only(self, chosen: Sequence[bool], rows: Sequence[int]) -> OutputErrorMoments:
         """Of the chosen ones of linears with so many rows."""
-        parts = self.lack.split(list(rows), dim=1)
-        return Shortfall(self.gram, torch.cat([part for part, wanted in zip(parts, chosen, strict=True) if wanted], 1))
+        parts = self.cross.split(list(rows), dim=1)
+        return OutputErrorMoments(
+            self.gram, torch.cat([part for part, wanted in zip(parts, chosen, strict=True) if wanted], 1)
+        )
 
 
 class Correction(NamedTuple):
@@ -39,7 +41,12 @@ class Correction(NamedTuple):
 
 
 def corrected_target(
-    dense: Tensor, fit: Shortfall, held: Shortfall, rows: tuple[int, ...], share: float, ridges: Sequence[float]
+    dense: Tensor,
+    fit: OutputErrorMoments,
+    held: OutputErrorMoments,
+    rows: tuple[int, ...],
+    share: float,
+    ridges: Sequence[float],
 ) -> tuple[Tensor, tuple[Correction, ...]]:
     """Target T (d_out, d_in) that makes up for what `dense` lacks, and each linear's correction.
 
@@ -59,8 +66,8 @@ def corrected_target(
         return dense, tuple(best)
     unit, gains, targets = unit_diagonal(fit.gram), [0.0] * len(rows), list(dense.split(rows))
     for ridge in ridges:
-        full = _full_correction(unit, fit.lack, ridge)
-        aligned = (held.lack.T * full).sum(1).double().split(rows)
+        full = _full_correction(unit, fit.cross, ridge)
+        aligned = (held.cross.T * full).sum(1).double().split(rows)
         energy = ((full @ held.gram) * full).sum(1).double().split(rows)
         for i, (part, start) in enumerate(zip(full.split(rows), dense.split(rows), strict=True)):
             along, against = float(aligned[i].sum()), float(energy[i].sum())

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from stages.linalg.schedule import Cut, Rule
+from stages.linalg.schedule import ThresholdRule, ThresholdStep
 
 SAMPLED = 16
 """One row in so many is looked at where a threshold need not be exact."""
@@ -54,7 +54,9 @@ class Step:
     penalty: float | None
 
 
-def descend(quadratic: Quadratic, rule: Rule, iterations: int, momentum: bool, bound: bool) -> tuple[Point, list[Step]]:
+def descend(
+    quadratic: Quadratic, rule: ThresholdRule, iterations: int, momentum: bool, bound: bool
+) -> tuple[Point, list[Step]]:
     """Minimise f(W) + λ‖W‖₀, or f(W) at a count that falls, from W = T on (mAIHT, Algorithm 1, lines 2 to 6).
 
     With V ← cut(W - α∇f(W)) and, where there is momentum, Z ← cut(Y - α∇f(Y)),
@@ -89,11 +91,11 @@ def descend(quadratic: Quadratic, rule: Rule, iterations: int, momentum: bool, b
     return point, trace
 
 
-def _objective(point: Point, cut: Cut) -> float:
+def _objective(point: Point, cut: ThresholdStep) -> float:
     return point.loss + cut.cost(point.keep)
 
 
-def _within_bound(quadratic: Quadratic, point: Point, probe: Point, cut: Cut) -> bool:
+def _within_bound(quadratic: Quadratic, point: Point, probe: Point, cut: ThresholdStep) -> bool:
     """f(Z) ≤ f(W) + <V - W, ∇f(W)> + ‖V - W‖²/2α, from what V drops of the values ahead of W.
 
     Whatever drops m of the values s drops m τ² - Σ max(τ² - s², 0) at least, for any τ. With about the
@@ -114,7 +116,7 @@ def _least_kept(quadratic: Quadratic, point: Point) -> float:
     return float(values[keep].min()) if bool(keep.any()) else 0.0
 
 
-def _step(point: Point, cut: Cut, accepted: bool) -> Step:
+def _step(point: Point, cut: ThresholdStep, accepted: bool) -> Step:
     penalty = None if cut.price is None else float(cut.price.mean())
     return Step(_objective(point, cut), point.kept, "momentum" if accepted else "plain", penalty)
 

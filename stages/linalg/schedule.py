@@ -20,7 +20,7 @@ def cubic_count(total: int, kept: int, step: int, steps: int) -> int:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class SparsityPattern:
     """What stays of one linear.
 
     rows:   rows of the linear.
@@ -52,7 +52,7 @@ class Pattern:
         """How many weights compete for the `kept` places."""
         return d_in if self.by_row else self.rows * d_in
 
-    def on_the_way(self, d_in: int, step: int, steps: int) -> Pattern:
+    def on_the_way(self, d_in: int, step: int, steps: int) -> SparsityPattern:
         """The looser pattern that the cubic schedule asks for after `step` of `steps`; at the end this one.
 
         On the way to N:M every group keeps its own, and the largest of the others stay with them.
@@ -65,7 +65,7 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Cut:
+class ThresholdStep:
     """One step's choice of what stays.
 
     select: mask (rows, d_in) of gradient-step values' magnitudes.
@@ -80,18 +80,18 @@ class Cut:
         return 0.0 if self.price is None else float((keep * self.price).double().sum())
 
 
-Rule = Callable[[int, Tensor], Cut]
+ThresholdRule = Callable[[int, Tensor], ThresholdStep]
 """What cuts at a step (0, 1, ...), given the mask before it."""
 
 
-def falling_counts(pattern: Pattern, d_in: int, steps: int) -> Rule:
+def falling_counts(pattern: SparsityPattern, d_in: int, steps: int) -> ThresholdRule:
     """Exact counts that fall on the cubic schedule and come to the pattern at the last step."""
-    return lambda step, _: Cut(pattern.on_the_way(d_in, step + 1, steps).select)
+    return lambda step, _: ThresholdStep(pattern.on_the_way(d_in, step + 1, steps).select)
 
 
-def same_pattern(pattern: Pattern) -> Rule:
+def same_pattern(pattern: SparsityPattern) -> ThresholdRule:
     """The pattern itself at every step (mAIHT, appendix D.3, for N:M)."""
-    return lambda step, _: Cut(pattern.select)
+    return lambda step, _: ThresholdStep(pattern.select)
 
 
 class AdaptivePenalty:
@@ -101,16 +101,16 @@ class AdaptivePenalty:
     weights compete within rows, one for each row.
     """
 
-    def __init__(self, target: Tensor, pattern: Pattern, alpha: float) -> None:
+    def __init__(self, target: Tensor, pattern: SparsityPattern, alpha: float) -> None:
         groups = target.abs() if pattern.by_row else target.abs().view(1, -1)
         self._pattern, self._alpha, self._competitors = pattern, alpha, groups.shape[1]
         rank = max(1, round(0.01 * groups.shape[1]))
         self._price = groups.kthvalue(rank, dim=1, keepdim=True).values.square() / (2 * alpha)
 
-    def __call__(self, step: int, keep: Tensor) -> Cut:
+    def __call__(self, step: int, keep: Tensor) -> ThresholdStep:
         """The cut of the next step; λ follows the mask before it."""
         kept = keep.sum(1, keepdim=True) if self._pattern.by_row else keep.sum().view(1, 1)
         excess = (kept - self._pattern.kept).to(self._price.dtype) / self._competitors
         self._price = self._price * (1 + excess)
         threshold = (2 * self._alpha * self._price).sqrt()
-        return Cut(lambda scores: torch.gt(scores, threshold), self._price)
+        return ThresholdStep(lambda scores: torch.gt(scores, threshold), self._price)

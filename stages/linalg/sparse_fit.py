@@ -11,9 +11,9 @@ from torch import Tensor
 from stages.errors import ParameterError
 from stages.linalg.hard_threshold import Point, Quadratic, Step, descend
 from stages.linalg.refit import guarded_refit
-from stages.linalg.schedule import AdaptivePenalty, Pattern, Rule, falling_counts, same_pattern
+from stages.linalg.schedule import AdaptivePenalty, SparsityPattern, ThresholdRule, falling_counts, same_pattern
 from stages.linalg.spectral import largest_eigenvalue
-from stages.linalg.unit import unit_diagonal
+from stages.linalg.unit_diagonal import unit_diagonal
 
 STEP = 0.95
 """α‖A‖₂ (mAIHT, section 4.1)."""
@@ -47,7 +47,7 @@ class SparseFit(NamedTuple):
 
 
 def sparse_fit(
-    target: Tensor, gram: Tensor, patterns: tuple[Pattern, ...], recipe: Recipe, momentum: bool
+    target: Tensor, gram: Tensor, patterns: tuple[SparsityPattern, ...], recipe: Recipe, momentum: bool
 ) -> SparseFit:
     """Linears that share an input, one under another, each cut to its pattern.
 
@@ -73,7 +73,7 @@ def sparse_fit(
     return SparseFit(torch.cat(weights), torch.cat(masks), tuple(traces))
 
 
-def _rule(quadratic: Quadratic, pattern: Pattern, recipe: Recipe) -> Rule:
+def _rule(quadratic: Quadratic, pattern: SparsityPattern, recipe: Recipe) -> ThresholdRule:
     if recipe.schedule == "projected":
         return falling_counts(pattern, quadratic.target.shape[1], recipe.iterations)
     if pattern.groups is not None:
@@ -81,7 +81,7 @@ def _rule(quadratic: Quadratic, pattern: Pattern, recipe: Recipe) -> Rule:
     return AdaptivePenalty(quadratic.target, pattern, quadratic.alpha)
 
 
-def _projected(target: Tensor, point: Point, pattern: Pattern) -> Tensor:
+def _projected(target: Tensor, point: Point, pattern: SparsityPattern) -> Tensor:
     """Mask of the largest |W|, exactly as many as are to stay (Algorithm 1, line 7).
 
     Departs from the paper, whose result has fewer where fewer survived: the largest magnitudes of the

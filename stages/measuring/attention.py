@@ -14,8 +14,8 @@ from torch import Tensor
 
 from stages.linalg.attention import Errors, Heads, errors_between
 from stages.linalg.spectral import smallest_eigenvalue
-from stages.models.streaming.attended import attended
-from stages.models.streaming.attention import Asked
+from stages.models.streaming.attention import QueriesAndKeys
+from stages.models.streaming.observed_attention import observed_attention
 from stages.models.streaming.streamed import StreamedModel
 from stages.walk.forward import finite
 
@@ -57,19 +57,19 @@ def compared(
                         chunks[place] = States(_after(dense, index, one.dense), _after(pruned, index, one.pruned))
 
 
-def heads_of(asked: Asked) -> Heads:
-    """Asked in float32 where it is less, since the softmax of a half-precision logit is not worth comparing."""
+def heads_of(asked: QueriesAndKeys) -> Heads:
+    """The same queries and keys for linalg.attention, in float32 at least: half-precision logits are too coarse."""
     wide = torch.promote_types(asked.query.dtype, torch.float32)
     return Heads(*asked._replace(query=asked.query.to(wide), key=asked.key.to(wide)))
 
 
 def _block_errors(dense: StreamedModel, pruned: StreamedModel, index: int, chunks: list[States]) -> BlockErrors:
     found = list[BlockErrors]()
-    with attended(dense, index) as ask_dense, attended(pruned, index) as ask_pruned:
+    with observed_attention(dense, index) as ask_dense, observed_attention(pruned, index) as ask_pruned:
         for states in chunks:
             inputs, asked = ask_dense(states.dense)
             meant = heads_of(asked)
-            on_dense, on_own = (heads_of(ask_pruned(entering).asked) for entering in states)
+            on_dense, on_own = (heads_of(ask_pruned(entering).queries_and_keys) for entering in states)
             beta = min(smallest_eigenvalue(one) for one in inputs)
             found.append(BlockErrors(errors_between(on_dense, meant), errors_between(on_own, meant), beta))
     total = found[0]

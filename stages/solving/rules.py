@@ -15,14 +15,14 @@ log = logging.getLogger("secateur")
 
 
 @dataclass(frozen=True)
-class Place:
-    """All heads (role `attention`) or all channels (`mlp`) of a block."""
+class BlockUnits:
+    """All heads (role `attention`) or all MLP channels (role `mlp`) of one block, as solve.rules selects them."""
 
     role: str
     block: int
 
 
-Part = Linear | Place
+Part = Linear | BlockUnits
 """What a rule can speak of."""
 
 

@@ -30,8 +30,8 @@ from stages.runtime.progress import progress
 from stages.runtime.stage import StageRun
 from stages.runtime.workspace import open_model, same_model
 from stages.solving.plan import BlockInputs, BlockPlan, Solved
-from stages.walk.ordered import BlockVisit, Stream
-from stages.walk.states import Entering
+from stages.walk.ordered import OrderedBlockWalk, Stream
+from stages.walk.states import BlockInputStates
 from stages.walk.statistics import InputStatistics, collect, read_statistics
 
 WALK_SETTINGS = ("correction", "correction_ridges", "refit_steps", "refit_ridge", "units")
@@ -73,7 +73,7 @@ def solve_blocks(job: Job, plans: Sequence[BlockPlan], facts: Mapping[str, Any] 
 
     Raises ParameterError where sequences are to be held out of a single one.
     """
-    entering = Entering(job.model, job.params.compute.chunk)
+    entering = BlockInputStates(job.model, job.params.compute.chunk)
     _check_held_out(states_shape(entering.dense(0))[0], plans)
     if job.params.solve.inputs == "dense":
         keys, paths = _solve_each(job, plans)
@@ -147,7 +147,7 @@ def _solve_stored(params: Params, index: int, plan: BlockPlan, dense: dict[str, 
     statistics = read_statistics(verified(STATISTICS, block_file(index), dense), model.device)
     inputs = None
     if plan.needs_attention:
-        states = Entering(model, params.compute.chunk).dense(index)
+        states = BlockInputStates(model, params.compute.chunk).dense(index)
         inputs = BlockInputs(model, index, states, states)
     clock = Clock()
     write_block(path, *plan.solver(model, params.solve, clock, inputs).solve_all(index, statistics))
@@ -161,7 +161,7 @@ class _PrunedWalk:
     statistics do, and the block's key says so.
     """
 
-    def __init__(self, job: Job, plans: Sequence[BlockPlan], entering: Entering) -> None:
+    def __init__(self, job: Job, plans: Sequence[BlockPlan], entering: BlockInputStates) -> None:
         self.job, self.plans, self.entering = job, plans, entering
         self.keys, self.paths = list[str](), list[Path]()
         self.changed: int | None = None
@@ -204,7 +204,7 @@ class _PrunedWalk:
             write_block(path, *solver.solve_all(index, statistics))
             return clock.figures()
         memory = job.params.workers.held_gb * 1e9
-        with BlockVisit(index, Stream(job.model, states), dense, chunk, dtype, memory) as visit:
+        with OrderedBlockWalk(index, Stream(job.model, states), dense, chunk, dtype, memory) as visit:
             solved = solver.solve_all(index, visit.statistics(), put=settings.ordered)
             if settings.ordered and index + 1 < len(self.plans):
                 with clock.timing("calibration", job.model.device):

@@ -87,7 +87,7 @@ def _method_of(quantised: Any) -> str:
 def _misplaced(checkpoint: Checkpoint) -> str | None:
     """A tensor that its file lacks, or that lies in another file than the index tells (or in two); None if all fit."""
     for name in sorted(set(checkpoint.files.values())):
-        held = set(TensorFile(checkpoint.folder / name).places)
+        held = set(TensorFile(checkpoint.folder / name).spans)
         missing = [tensor for tensor, file in checkpoint.files.items() if file == name and tensor not in held]
         if missing:
             return f"{missing[0]} is missing from {name}"

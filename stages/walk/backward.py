@@ -27,7 +27,7 @@ from stages.models.streaming.streamed import StreamedModel
 from stages.models.streaming.units import Kind, units_of
 from stages.walk.forward import advance
 from stages.walk.salience import unit_salience
-from stages.walk.states import Entering
+from stages.walk.states import BlockInputStates
 
 Moments = tuple[Tensor, Tensor]
 """Mean over sequences of a parameter's gradient, and of its square."""
@@ -48,7 +48,7 @@ class Backward:
     def __init__(self, model: StreamedModel, identity: str, chunk: int) -> None:
         if model.dtype == torch.float16:
             model = model.in_dtype("float32")
-        self._model, self._entering = model, Entering(model, chunk)
+        self._model, self._entering = model, BlockInputStates(model, chunk)
         self._wide = torch.promote_types(model.dtype, torch.float32)
         self._store = BlockStore("gradients")
         self._facts = {

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from stages.artifacts.activations import read_sequences, states_shape, writer_of
-from stages.linalg.correction import Shortfall
+from stages.linalg.correction import OutputErrorMoments
 from stages.linalg.gram import CrossSum, GramSum
 from stages.models.loading.memory import return_freed_memory
-from stages.models.streaming.capture import adders, input_groups
+from stages.models.streaming.capture import input_groups, writes_to_residual
 from stages.models.streaming.stepwise import Stepwise, Stop
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.structure import Linear
@@ -38,7 +38,7 @@ class Stream:
     states: Path
 
 
-class BlockVisit:
+class OrderedBlockWalk:
     """A context in which block `index` is loaded and runs in steps.
 
     pruned: the stream of the model that is being pruned; put weights into `pruned.model`.
@@ -58,9 +58,9 @@ class BlockVisit:
         model = self._pruned.model
         self._stack.enter_context(model.loaded(self._index))
         self._groups = input_groups(model, self._index, read_sequences(self._pruned.states, 0, 1))
-        self._adders = [False] * len(self._groups)
+        self._to_residual = [False] * len(self._groups)
         if self._dense is not None:
-            self._adders = adders(model, self._index, self._groups)
+            self._to_residual = writes_to_residual(model, self._index, self._groups)
             self._stack.enter_context(self._dense.model.loaded(self._index))
             self._dense_steps = self._stack.enter_context(self._stepwise(self._dense))
         self._steps = self._stack.enter_context(self._stepwise(self._pruned))
@@ -89,7 +89,7 @@ class BlockVisit:
         chunks = -(-self._sequences // self._chunk)
         memory = self._memory if self._dense is None else self._memory / 2
         read = partial(self._read, stream.states)
-        return Stepwise(stream.model, self._index, read, chunks, self._groups, self._adders, memory)
+        return Stepwise(stream.model, self._index, read, chunks, self._groups, self._to_residual, memory)
 
     def _read(self, states: Path, chunk: int) -> Tensor:
         start = chunk * self._chunk
@@ -103,7 +103,7 @@ class BlockVisit:
 
     def _compared(self, group: int, linears: tuple[Linear, ...], dense: Stream) -> InputStatistics:
         """The same, and what the linears lack: on most sequences, and on those held out."""
-        lacks = _Lacks(linears, dense.model, self._adders[group], self._dtype)
+        lacks = OutputErrorSum(linears, dense.model, self._to_residual[group], self._dtype)
         grams = self._no_gram(linears), self._no_gram(linears)
         crosses = self._no_cross(lacks), self._no_cross(lacks)
         start = 0
@@ -122,11 +122,11 @@ class BlockVisit:
     def _no_gram(self, linears: tuple[Linear, ...]) -> GramSum:
         return GramSum.zeros(linears[0].shape[1], self._dtype, self._pruned.model.device)
 
-    def _no_cross(self, lacks: _Lacks) -> CrossSum:
+    def _no_cross(self, lacks: OutputErrorSum) -> CrossSum:
         return CrossSum.zeros(lacks.widths, self._dtype, self._pruned.model.device)
 
 
-class _Lacks:
+class OutputErrorSum:
     """How the shortfall of some linears is summed.
 
     For an adder, token by token; for others from the mean of x x₀ᵀ, since W₀ can be applied to the mean.
@@ -145,12 +145,12 @@ class _Lacks:
         lack = self._away(ours.inputs, theirs.inputs) @ self._weights[0].T
         return lack + self._away(ours.stream, theirs.stream).view_as(lack)
 
-    def shortfall(self, gram: GramSum, cross: CrossSum) -> Shortfall:
+    def shortfall(self, gram: GramSum, cross: CrossSum) -> OutputErrorMoments:
         """The means."""
         mean, other = gram.mean_gram(), cross.mean_cross()
         if self._adds:
-            return Shortfall(mean, other)
-        return Shortfall(mean, (other - mean) @ torch.cat(self._weights).T)
+            return OutputErrorMoments(mean, other)
+        return OutputErrorMoments(mean, (other - mean) @ torch.cat(self._weights).T)
 
     def _away(self, ours: Tensor, theirs: Tensor) -> Tensor:
         return theirs.to(self._dtype) - ours.to(self._dtype)

@@ -22,7 +22,7 @@ from stages.walk.forward import advance
 from stages.walk.pruned import read_weights
 
 
-class Entering:
+class BlockInputStates:
     """Files of the hidden states entering the blocks of `model` as far as it is pruned."""
 
     def __init__(self, model: StreamedModel, chunk: int) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from stages.artifacts.activations import read_states
 from stages.artifacts.tensorfile import TensorFile, write_tensors
 from stages.errors import NotFiniteError
-from stages.linalg.correction import Shortfall
+from stages.linalg.correction import OutputErrorMoments
 from stages.linalg.gram import GramSum
 from stages.models.streaming.capture import feed_inputs, input_groups
 from stages.models.streaming.streamed import StreamedModel
@@ -33,12 +33,15 @@ class InputStatistics:
     gram: Tensor
     mean: Tensor
     tokens: int
-    shortfalls: tuple[Shortfall, Shortfall] | None = None
+    output_errors: tuple[OutputErrorMoments, OutputErrorMoments] | None = None
     """Against the dense model: on the tokens to fit to, and on those held out."""
 
     @classmethod
     def of(
-        cls, linears: tuple[Linear, ...], total: GramSum, shortfalls: tuple[Shortfall, Shortfall] | None = None
+        cls,
+        linears: tuple[Linear, ...],
+        total: GramSum,
+        output_errors: tuple[OutputErrorMoments, OutputErrorMoments] | None = None,
     ) -> InputStatistics:
         """From the sums; raises NotFiniteError that names the linear."""
         gram = total.mean_gram()
@@ -47,17 +50,17 @@ class InputStatistics:
                 f"the inputs of {linears[0].name} (block {linears[0].block}) are not finite on this calibration text: "
                 "use compute.dtype float32 or bfloat16, or check the model"
             )
-        return cls(tuple(linear.name for linear in linears), gram, total.mean(), total.tokens, shortfalls)
+        return cls(tuple(linear.name for linear in linears), gram, total.mean(), total.tokens, output_errors)
 
     def only(self, names: Sequence[str], rows: Mapping[str, int]) -> InputStatistics:
         """For some of the linears; `rows` (d_out) of each."""
-        if self.shortfalls is None or tuple(names) == self.linears:
+        if self.output_errors is None or tuple(names) == self.linears:
             return dataclasses.replace(self, linears=tuple(names))
         fit, held = (
             shortfall.only([name in names for name in self.linears], list(rows.values()))
-            for shortfall in self.shortfalls
+            for shortfall in self.output_errors
         )
-        return dataclasses.replace(self, linears=tuple(names), shortfalls=(fit, held))
+        return dataclasses.replace(self, linears=tuple(names), output_errors=(fit, held))
 
 
 def collect(model: StreamedModel, index: int, states: Path, chunk: int, dtype: torch.dtype) -> list[InputStatistics]:

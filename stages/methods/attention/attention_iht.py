@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stages.errors import ParameterError
 from stages.linalg.attention import errors_between, squared_error
-from stages.linalg.unit import UnitGram, unit_diagonal
+from stages.linalg.unit_diagonal import UnitGram, unit_diagonal
 from stages.methods import registry
 from stages.methods.attention.contract import AttentionProblem, attention_error, batch_order
 from stages.methods.linear.contract import Budget, LinearSolution, solution_of

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from stages.errors import ParameterError
+from stages.linalg.admm import admm_operator, admm_rhs, admm_update
 from stages.linalg.masks import removed_count
-from stages.linalg.penalty import mirror, response, settle
 from stages.linalg.refit import guarded_refit
-from stages.linalg.unit import unit_diagonal
+from stages.linalg.unit_diagonal import unit_diagonal
 from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, solution_of
 
 
@@ -107,9 +107,9 @@ class Admm:
         for step, penalty in enumerate(penalties):
             ratio = last / penalty if last else 1.0
             if penalty != last:
-                last, answer = penalty, response(gram, self.ridge, penalty)
-            torch.mm(mirror(target, total, keep, ratio, buffer), answer, out=move)
-            settle(target, move, total, keep, self.relaxation, ratio)
+                last, answer = penalty, admm_operator(gram, self.ridge, penalty)
+            torch.mm(admm_rhs(target, total, keep, ratio, buffer), answer, out=move)
+            admm_update(target, move, total, keep, self.relaxation, ratio)
             if step < self.selections:
                 keep = self._select(total, rows, budget, step + 1, buffer)
         return total, keep

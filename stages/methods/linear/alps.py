@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from stages.errors import ParameterError
-from stages.linalg.penalty import mirror, response, settle
+from stages.linalg.admm import admm_operator, admm_rhs, admm_update
 from stages.linalg.refit import guarded_refit
-from stages.linalg.unit import unit_diagonal
+from stages.linalg.unit_diagonal import unit_diagonal
 from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, solution_of
 
 PERIOD = 3
@@ -81,17 +81,17 @@ class Alps:
         rows, last = (len(target),), self.penalty
         total, buffer, move = target.clone(), torch.empty_like(target), torch.empty_like(target)
         seen = keep = budget.select(torch.abs(total, out=buffer), rows)
-        answer, ratio = response(gram, self.ridge, last), 1.0
+        answer, ratio = admm_operator(gram, self.ridge, last), 1.0
         for step in range(1, self.iterations + 1):
-            torch.mm(mirror(target, total, keep, ratio, buffer), answer, out=move)
-            settle(target, move, total, keep, 1.0, ratio)
+            torch.mm(admm_rhs(target, total, keep, ratio, buffer), answer, out=move)
+            admm_update(target, move, total, keep, 1.0, ratio)
             keep, ratio = budget.select(torch.abs(total, out=buffer), rows), 1.0
             if step % PERIOD == 0:
                 changed = int((keep ^ seen).sum()) / max(1, int(keep.sum()))
                 if changed <= self.tolerance:
                     break
                 penalty, seen = last * growth_of(changed), keep
-                answer, ratio, last = response(gram, self.ridge, penalty), last / penalty, penalty
+                answer, ratio, last = admm_operator(gram, self.ridge, penalty), last / penalty, penalty
         return total.mul_(keep), keep
 
 

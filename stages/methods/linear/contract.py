@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stages.linalg.error import relative_error
 from stages.linalg.masks import keep_groups, keep_largest, removed_before, removed_count
-from stages.linalg.schedule import Pattern
+from stages.linalg.schedule import SparsityPattern
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class Budget:
             return self.kept
         return tuple(count * width - removed_count(count * width, self.sparsity) for count in rows)
 
-    def patterns(self, rows: tuple[int, ...], width: int) -> tuple[Pattern, ...]:
+    def patterns(self, rows: tuple[int, ...], width: int) -> tuple[SparsityPattern, ...]:
         """What stays of each linear, for methods that cut one linear after another."""
         by_row = self.scope == "row"
         return tuple(
-            Pattern(count, kept // count if by_row else kept, by_row, self.groups)
+            SparsityPattern(count, kept // count if by_row else kept, by_row, self.groups)
             for count, kept in zip(rows, self.kept_counts(rows, width), strict=True)
         )
 

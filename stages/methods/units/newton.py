@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stages.errors import NotPositiveDefiniteError, ParameterError
-from stages.linalg.box import box_minimum
+from stages.linalg.box_qp import box_minimum
 from stages.methods.units.contract import Allocation, Compensation, Need, UnitProblem, per_unit
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stages.errors import NotPositiveDefiniteError, ParameterError
 from stages.linalg.inverse import inverse_by_halves
-from stages.linalg.unit import unit_diagonal
+from stages.linalg.unit_diagonal import unit_diagonal
 from stages.methods.units.contract import Allocation, Compensation, Need, UnitProblem
 
 

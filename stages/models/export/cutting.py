@@ -11,7 +11,7 @@ from stages.models.streaming.units import Units
 from stages.models.structure import Linear
 
 
-class Cut(NamedTuple):
+class AxisCut(NamedTuple):
     """What stays of a stored tensor: the entries `keep` (size,) bool of one axis."""
 
     axis: int
@@ -27,16 +27,16 @@ class Cut(NamedTuple):
         return tensor.index_select(self.axis, self.keep.nonzero().flatten())
 
 
-def cuts_of(units: Units, keep: Tensor) -> dict[str, Cut]:
+def cuts_of(units: Units, keep: Tensor) -> dict[str, AxisCut]:
     """For every parameter that `units` are a part of, what stays with those of `keep` (units,) bool.
 
     Weights of the sources lose rows, their biases entries, the sink's weight columns; its bias stays whole. A bias
     is named whether the linear has one or not.
     """
-    found = {units.sink.tensor: Cut(_axis(units.sink, 1), units.kept_columns(keep))}
+    found = {units.sink.tensor: AxisCut(_axis(units.sink, 1), units.kept_columns(keep))}
     for linear, rows in units.kept_rows(keep).items():
-        found[linear.tensor] = Cut(_axis(linear, 0), rows)
-        found[f"{linear.name}.bias"] = Cut(0, rows)
+        found[linear.tensor] = AxisCut(_axis(linear, 0), rows)
+        found[f"{linear.name}.bias"] = AxisCut(0, rows)
     return found
 
 

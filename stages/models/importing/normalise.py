@@ -89,10 +89,10 @@ def copy_weights(source: Path, target: Path, dtype: torch.dtype | None, tick: Ca
     for name in sorted(set(Checkpoint(source).files.values())):
         file = TensorFile(source / name)
         layout = {
-            tensor: (dtype if dtype and place.dtype.is_floating_point else place.dtype, place.shape)
-            for tensor, place in file.places.items()
+            tensor: (dtype if dtype and span.dtype.is_floating_point else span.dtype, span.shape)
+            for tensor, span in file.spans.items()
         }
-        if all(layout[tensor][0] == place.dtype for tensor, place in file.places.items()):
+        if all(layout[tensor][0] == span.dtype for tensor, span in file.spans.items()):
             shutil.copyfile(source / name, target / name)
             tick((source / name).stat().st_size)
         else:
@@ -101,7 +101,7 @@ def copy_weights(source: Path, target: Path, dtype: torch.dtype | None, tick: Ca
                     value = file.read([tensor])[tensor]
                     writer.write(tensor, value.to(kind))
                     tick(value.nbytes)
-            tick((source / name).stat().st_size - sum(place.size for place in file.places.values()))  # the header
+            tick((source / name).stat().st_size - sum(span.size for span in file.spans.values()))  # the header
         total += (target / name).stat().st_size
     if (source / INDEX).is_file():
         index = json.loads((source / INDEX).read_text(encoding="utf-8"))
@@ -142,17 +142,17 @@ def settle_dtype(folder: Path) -> str:
 def _check_tensors(checkpoint: Checkpoint, expected: dict[str, Tensor]) -> None:
     """Raise SourceError for a tensor of another shape than its parameter's, or of numbers that are no plain floats."""
     for name in sorted(set(checkpoint.files.values())):
-        for tensor, place in TensorFile(checkpoint.folder / name).places.items():
+        for tensor, span in TensorFile(checkpoint.folder / name).spans.items():
             wanted = expected.get(tensor)
-            if wanted is not None and tuple(wanted.shape) != place.shape:
+            if wanted is not None and tuple(wanted.shape) != span.shape:
                 raise SourceError(
-                    f"fetch.model: {tensor} has shape {place.shape}, expected {tuple(wanted.shape)} by its "
+                    f"fetch.model: {tensor} has shape {span.shape}, expected {tuple(wanted.shape)} by its "
                     "config.json: the files do not belong together"
                 )
-            plain = place.dtype.is_floating_point and place.dtype.itemsize > 1
+            plain = span.dtype.is_floating_point and span.dtype.itemsize > 1
             if not plain and (wanted is None or wanted.is_floating_point()):
                 raise SourceError(
-                    f"fetch.model: {tensor} is {str(place.dtype).removeprefix('torch.')}, expected float32, bfloat16 "
+                    f"fetch.model: {tensor} is {str(span.dtype).removeprefix('torch.')}, expected float32, bfloat16 "
                     "or float16: the checkpoint is quantised: fetch the model that it was made from"
                 )
 

@@ -27,7 +27,7 @@ class Checkpoint:
         if (folder / INDEX).is_file():
             self.files: dict[str, str] = _weight_map(folder / INDEX)
         elif (folder / SINGLE).is_file():
-            self.files = dict.fromkeys(TensorFile(folder / SINGLE).places, SINGLE)
+            self.files = dict.fromkeys(TensorFile(folder / SINGLE).spans, SINGLE)
         else:
             raise ArtifactError(f"{folder} holds no {SINGLE}: run the fetch stage (dvc repro fetch)")
 
@@ -49,9 +49,9 @@ class Checkpoint:
     def dtype(self) -> torch.dtype:
         """dtype of the first floating-point tensor."""
         for name in sorted(set(self.files.values())):
-            for place in TensorFile(self.folder / name).places.values():
-                if place.dtype.is_floating_point:
-                    return place.dtype
+            for span in TensorFile(self.folder / name).spans.values():
+                if span.dtype.is_floating_point:
+                    return span.dtype
         raise ArtifactError(f"{self.folder} has no floating-point tensor: it is no language model")
 
 

@@ -1,7 +1,8 @@
-"""Queries and keys of a block as the model itself hands them to its attention: normed, rotated, grouped.
+"""Queries and keys of a block for candidate weights of q and k, after the model's own norms and rotary embedding.
 
-transformers lets an attention function be chosen by name. Ours computes nothing: it ends the forward with what it
-was given. So whatever a model does to its queries and keys is done by the model, and can be differentiated.
+transformers lets an attention function be chosen by name. The one registered here computes nothing: it ends the
+forward with the queries, keys and mask that it was given. So whatever a model does to its queries and keys is done by
+the model, and can be differentiated.
 """
 
 from __future__ import annotations
@@ -22,16 +23,21 @@ from transformers.masking_utils import eager_mask
 from stages.errors import ArchitectureError
 from stages.models.loading.skeleton import forward_as
 from stages.models.roles import KEY, QUERY, VALUE
-from stages.models.streaming.streamed import Finished, StreamedModel
+from stages.models.streaming.streamed import EndForward, StreamedModel
 from stages.models.structure import Linear
 
-NAME = "secateur_asked"
+RETURN_QUERIES_AND_KEYS = "secateur_return_queries_and_keys"
+"""Name of an attention function that ends the forward with the QueriesAndKeys it was given."""
 MASK = "attention_mask"
 
 
-class Asked(NamedTuple):
-    """query: (sequences, heads, n, d_head), key: (sequences, key heads, n, d_head); mask: added to the logits,
-    (sequences or 1, 1, n, n), or None; scaling: of the logits; softcap: of the scaled logits, or None."""
+class QueriesAndKeys(NamedTuple):
+    """What a model hands to its attention function, but for the values.
+
+    query:   (sequences, heads, n, d_head); key: (sequences, key heads, n, d_head).
+    mask:    added to the logits, (sequences or 1, 1, n, n), or None.
+    scaling: of the logits; softcap: of the scaled logits, or None.
+    """
 
     query: Tensor
     key: Tensor
@@ -41,16 +47,16 @@ class Asked(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a block's attention is called with for some sequences."""
+    """Arguments that a block calls its attention module with for some sequences."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
 class AttentionProbe:
-    """A context in which block `index` of `model` is loaded and its attention can be asked for queries and keys.
+    """Context that loads block `index` of `model` and computes its queries and keys for other weights of q and k.
 
-    `model` must not be in another context at that time. linears: its q and k.
+    `model` must not be in another context at that time. linears: the block's q and k.
 
     Queries and keys are made in the dtype of the weights of q and k that are tried, float32 or float64, whatever the
     model's: what enters the attention is the model's own, in its dtype, and is widened with the biases and norms of
@@ -67,7 +73,7 @@ class AttentionProbe:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._model.attending_with(NAME))
+        self._stack.enter_context(self._model.attending_with(RETURN_QUERIES_AND_KEYS))
         self._stack.enter_context(self._model.loaded(self._index))
         for linear in self._model.linears(self._index):
             if linear.role == VALUE:
@@ -78,24 +84,24 @@ class AttentionProbe:
         self._stack.close()
 
     def call(self, states: Tensor) -> Call:
-        """What the attention is called with for hidden states (sequences, n, width) entering the block."""
+        """Arguments of the attention module for hidden states (sequences, n, width) entering the block."""
 
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            raise Finished(Call(args, kwargs))
+            raise EndForward(Call(args, kwargs))
 
         handle = self._attention.register_forward_pre_hook(note, with_kwargs=True)
         try:
-            found: Call = self._model.run_inside(self._index, states)
+            call: Call = self._model.run_inside(self._index, states)
         finally:
             handle.remove()
-        return found
+        return call
 
-    def asked(self, call: Call, weights: Mapping[Linear, Tensor]) -> Asked:
-        """Queries and keys with other weights (d_out, d_in) of q and k, in which they can be differentiated.
+    def queries_and_keys(self, call: Call, weights: Mapping[Linear, Tensor]) -> QueriesAndKeys:
+        """Queries and keys for other weights (d_out, d_in) of q and k; differentiable in these weights.
 
         weights: all in one dtype, that of the result but for its mask.
 
-        Raises ArchitectureError where the model's attention does not ask the function it is told to use.
+        Raises ArchitectureError where the model's attention does not call transformers' attention functions.
         """
         dtype, inner = next(iter(weights.values())).dtype, dict[str, Tensor]()
         for name, value in (*self._attention.named_parameters(), *self._attention.named_buffers()):
@@ -103,13 +109,13 @@ class AttentionProbe:
                 inner[name] = value.to(dtype)
         for linear, weight in weights.items():
             inner[f"{linear.name.rpartition('.')[2]}.weight"] = linear.weight(weight)
-        # The mask stays: what it excludes is told by the lowest number of its own dtype.
+        # The mask keeps its dtype: excluded keys are recognised by the lowest number of that dtype.
         kwargs = {name: value if name == MASK else _widened(value, dtype) for name, value in call.kwargs.items()}
         try:
             functional_call(self._attention, inner, _widened(call.args, dtype), kwargs)
-        except Finished as finished:
-            found: Asked = finished.found
-            return found
+        except EndForward as ended:
+            queries_and_keys: QueriesAndKeys = ended.value
+            return queries_and_keys
         raise ArchitectureError(
             f"{type(self._attention).__name__} does not use transformers' attention functions: its attention "
             "matrix cannot be reached; use a layer-wise method for attention.q and attention.k"
@@ -117,28 +123,28 @@ class AttentionProbe:
 
 
 def _widened(values: Any, dtype: torch.dtype) -> Any:
-    """Whatever tensors of floats are in `values`, nested, in this dtype."""
-    return tree_map_only(Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, values)
+    """`values`, a nested structure, with its floating-point tensors cast to `dtype`."""
+    return tree_map_only(Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, values)
 
 
 def _zeros(width: int, inputs: Tensor) -> Tensor:
-    """Values that no one looks at, for nothing."""
+    """Zeros (..., width) without memory of their own: a forward in place of v's, whose values are never read."""
     return inputs.new_zeros(()).expand(*inputs.shape[:-1], width)
 
 
 def query_and_key(model: StreamedModel, index: int) -> tuple[Linear, Linear]:
-    """The linears of q and k of a block; raises ArchitectureError where they are not linears of their own."""
-    found = {linear.role: linear for linear in model.linears(index) if linear.role in (QUERY, KEY)}
-    if len(found) != 2:
+    """The linears q and k of a block; raises ArchitectureError where the block fuses them or has none."""
+    by_role = {linear.role: linear for linear in model.linears(index) if linear.role in (QUERY, KEY)}
+    if len(by_role) != 2:
         roles = ", ".join(sorted({linear.role for linear in model.linears(index)}))
         raise ArchitectureError(
             f"block {index} has no linears {QUERY} and {KEY} of their own (it has {roles}): methods of the attention "
             "matrix cannot prune it; use a layer-wise method"
         )
-    return found[QUERY], found[KEY]
+    return by_role[QUERY], by_role[KEY]
 
 
-def _stop(
+def _return_queries_and_keys(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -152,8 +158,8 @@ def _stop(
     if s_aux is not None:
         raise ArchitectureError(f"{type(module).__name__} adds a sink to its softmax, which is not supported")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    raise Finished(Asked(query, key, attention_mask, scaling, softcap))
+    raise EndForward(QueriesAndKeys(query, key, attention_mask, scaling, softcap))
 
 
-AttentionInterface.register(NAME, _stop)
-AttentionMaskInterface.register(NAME, eager_mask)
+AttentionInterface.register(RETURN_QUERIES_AND_KEYS, _return_queries_and_keys)
+AttentionMaskInterface.register(RETURN_QUERIES_AND_KEYS, eager_mask)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stages.models.streaming.streamed import Finished, StreamedModel
+from stages.models.streaming.streamed import EndForward, StreamedModel
 from stages.models.structure import Linear
 
 PROBE_TOKENS = 4
@@ -38,7 +38,7 @@ def input_groups(model: StreamedModel, index: int, states: Tensor) -> list[tuple
 
 
 @torch.no_grad()
-def adders(model: StreamedModel, index: int, groups: Sequence[tuple[Linear, ...]]) -> list[bool]:
+def writes_to_residual(model: StreamedModel, index: int, groups: Sequence[tuple[Linear, ...]]) -> list[bool]:
     """For each group of the loaded block, whether it is one linear whose output is added to the hidden states.
 
     So are o and down where no norm comes after them. Found by running the block on zeros with the answers
@@ -86,7 +86,7 @@ def feed_inputs(
             def enter(module: nn.Module, args: tuple[Any, ...], group: int = group) -> None:
                 take(group, args[0])
                 if group == last:
-                    raise Finished
+                    raise EndForward
 
             stack.callback(model.module(linears[0].name).register_forward_pre_hook(enter).remove)
         for states in chunks:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from stages.errors import ArchitectureError
 from stages.models.classes.sliced import CLASSES
-from stages.models.streaming.streamed import Finished, StreamedModel
+from stages.models.streaming.streamed import EndForward, StreamedModel
 
 NORMS = "input_layernorm", "post_attention_layernorm"
 LAST_NORM = "model.norm"
@@ -85,7 +85,7 @@ def stopping_between(model: StreamedModel, index: int) -> Iterator[Callable[[Ten
     """A function from states entering the loaded block to those that enter its MLP's norm."""
 
     def stop(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        raise Finished(args[0])
+        raise EndForward(args[0])
 
     handle = _norm(model, index, 1).register_forward_pre_hook(stop)
     try:

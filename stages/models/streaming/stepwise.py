@@ -16,7 +16,7 @@ import torch
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 
-from stages.models.streaming.streamed import Finished, StreamedModel
+from stages.models.streaming.streamed import EndForward, StreamedModel
 from stages.models.structure import Linear
 
 HELD_WIDTHS = 4
@@ -27,7 +27,7 @@ class Stop(NamedTuple):
     """A forward stopped before `group`.
 
     inputs: what its linears are about to be handed; stream: (sequences, length, width) the hidden states that
-    entered the block, with what the adders so far have added.
+    entered the block, with what the linears called so far have added.
     """
 
     group: int
@@ -40,7 +40,7 @@ class Stepwise:
 
     read:   the hidden states (sequences, length, width) of chunk 0 to chunks - 1.
     groups: linears that share an input, in the order they are called (see capture.input_groups).
-    adders: for each group, whether its output is added to the hidden states (see capture.adders).
+    to_residual: for each group, whether its output is added to the hidden states (see capture.writes_to_residual).
     memory: bytes that stopped forwards may hold; the chunks beyond are run again for every group.
     """
 
@@ -51,11 +51,11 @@ class Stepwise:
         read: Callable[[int], Tensor],
         chunks: int,
         groups: Sequence[tuple[Linear, ...]],
-        adders: Sequence[bool],
+        to_residual: Sequence[bool],
         memory: float,
     ) -> None:
         self._model, self._index, self._read, self.chunks = model, index, read, chunks
-        self._groups, self._adders, self._memory = groups, adders, memory
+        self._groups, self._to_residual, self._memory = groups, to_residual, memory
         self._stopped: dict[int, greenlet] = {}
         self._streams: dict[int, Tensor] = {}
         self._running, self._wanted = -1, -1
@@ -65,7 +65,7 @@ class Stepwise:
         for group, linears in enumerate(self._groups):
             module = self._model.module(linears[0].name)
             self._stack.callback(module.register_forward_pre_hook(self._stop_at(group)).remove)
-            if self._adders[group]:
+            if self._to_residual[group]:
                 self._stack.callback(module.register_forward_hook(self._add).remove)
         return self
 
@@ -77,7 +77,7 @@ class Stepwise:
         """End all forwards that are stopped, and with them what they hold."""
         with torch.no_grad():
             for forward in self._stopped.values():
-                forward.throw(Finished)
+                forward.throw(EndForward)
         self._streams.clear()
         self._stopped.clear()
 
@@ -136,7 +136,7 @@ class Stepwise:
             if self._wanted < 0:
                 getcurrent().parent.switch(Stop(group, args[0], self._streams[self._running]))
             elif self._wanted == group:
-                raise Finished(Stop(group, args[0], self._streams[self._running]))
+                raise EndForward(Stop(group, args[0], self._streams[self._running]))
 
         return stop
 

@@ -26,12 +26,12 @@ from stages.models.loading.skeleton import build_skeleton, forward_as, lend, tak
 from stages.models.structure import Linear, find_blocks, linears_of, weights_of
 
 
-class Finished(Exception):
-    """Ends a forward whose rest is not wanted; may carry what it was run for."""
+class EndForward(Exception):
+    """Raised in a hook to end a model's forward early; `value` is what the forward then returns."""
 
-    def __init__(self, found: Any = None) -> None:
+    def __init__(self, value: Any = None) -> None:
         super().__init__()
-        self.found = found
+        self.value = value
 
 
 class StreamedModel:
@@ -189,7 +189,7 @@ class StreamedModel:
         """Hidden states (1, length, width) entering block 0, for each row of token ids (sequences, length)."""
 
         def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            raise Finished(args[0] if args else kwargs["hidden_states"])
+            raise EndForward(args[0] if args else kwargs["hidden_states"])
 
         with ExitStack() as stack:
             stack.enter_context(self._embeddings())
@@ -209,7 +209,7 @@ class StreamedModel:
         return answered
 
     def run_inside(self, index: int, states: Tensor) -> Any:
-        """What the loaded block answers, or what a hook inside it ended the forward with (Finished)."""
+        """What the loaded block answers, or what a hook inside it ended the forward with (EndForward)."""
         self._entering = states.to(self.device, self.dtype)
         with torch.set_grad_enabled(states.requires_grad):
             return self._forward(inputs_embeds=self._placeholder(*states.shape[:2]))
@@ -287,8 +287,8 @@ class StreamedModel:
     def _forward(self, **inputs: Tensor) -> Any:
         try:
             self._model(**inputs, use_cache=False)
-        except Finished as finished:
-            return finished.found
+        except EndForward as ended:
+            return ended.value
         return None
 
     def _placeholder(self, sequences: int, length: int) -> Tensor:
@@ -330,7 +330,7 @@ class StreamedModel:
 
 
 def _answer(block: nn.Module, args: Any, output: Any) -> None:
-    raise Finished(output)
+    raise EndForward(output)
 
 
 def _through(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:

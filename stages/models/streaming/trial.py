@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from stages.errors import ArchitectureError, SecateurError, reason_of
 from stages.models.streaming.capture import input_groups
-from stages.models.streaming.streamed import Finished, StreamedModel
+from stages.models.streaming.streamed import EndForward, StreamedModel
 from stages.models.structure import Linear
 
 SEQUENCES, LENGTH = 2, 8
@@ -85,7 +85,7 @@ def _in_the_whole_model(model: StreamedModel, last: int) -> list[tuple[Tensor, T
             def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], index: int = index) -> None:
                 entered[index] = args[0] if args else kwargs["hidden_states"]
                 if index > last:
-                    raise Finished
+                    raise EndForward
 
             def leave(block: nn.Module, args: Any, output: Any, index: int = index) -> None:
                 left[index] = output[0] if isinstance(output, tuple) else output
@@ -93,7 +93,7 @@ def _in_the_whole_model(model: StreamedModel, last: int) -> list[tuple[Tensor, T
             block = model.module(f"{model.prefix}.{index}")
             stack.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
             stack.callback(block.register_forward_hook(leave).remove)
-        with suppress(Finished):
+        with suppress(EndForward):
             model.logits(tokens)
     for index in range(last + 1):
         if index not in left:

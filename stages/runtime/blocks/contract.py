@@ -52,15 +52,15 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where block work happens: the project's folder and torch's threads, which bits depend on."""
+class WorkerContext:
+    """Working directory and torch thread count that a worker takes over, since a block's bits depend on them."""
 
     folder: Path
     threads: int
 
     @classmethod
-    def here(cls) -> Place:
-        """The place of this process."""
+    def here(cls) -> WorkerContext:
+        """The folder and thread count of this process."""
         return cls(Path.cwd(), torch.get_num_threads())
 
     def enter(self) -> None:
@@ -90,16 +90,16 @@ def perform(block: Block, work: Work) -> Done:
     return Done(path, made=True, figures=figures)
 
 
-def perform_at(place: Place, block: Block, work: Work) -> Done:
+def perform_at(context: WorkerContext, block: Block, work: Work) -> Done:
     """`perform`, in another thread or process."""
-    place.enter()
+    context.enter()
     return perform(block, work)
 
 
-def attempt_at(place: Place, block: Block, work: Work) -> Done | Exception:
+def attempt_at(context: WorkerContext, block: Block, work: Work) -> Done | Exception:
     """`perform_at`, giving its error: one that is raised in a worker of Dask is logged there with its traceback."""
     try:
-        return perform_at(place, block, work)
+        return perform_at(context, block, work)
     except Exception as error:
         return error
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stages.params import Workers
 from stages.runtime.blocks.cluster import dask_client
-from stages.runtime.blocks.contract import Block, Done, Place, Work, attempt_at, perform, perform_at
+from stages.runtime.blocks.contract import Block, Done, Work, WorkerContext, attempt_at, perform, perform_at
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class PlainRunner:
         return done
 
     def _on_threads(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
-        place, pool = Place.here(), ThreadPoolExecutor(self.workers.count)
+        context, pool = WorkerContext.here(), ThreadPoolExecutor(self.workers.count)
         try:
-            futures = [pool.submit(perform_at, place, block, work) for block, work in blocks]
+            futures = [pool.submit(perform_at, context, block, work) for block, work in blocks]
             for future in as_completed(futures):
                 future.result()
                 tick()
@@ -49,11 +49,11 @@ class PlainRunner:
             pool.shutdown(cancel_futures=True)
 
     def _on_dask(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
-        place = Place.here()
+        context = WorkerContext.here()
         with dask_client(self.workers) as client:
             from distributed import as_completed as as_dask_completes
 
-            futures = [client.submit(attempt_at, place, block, work, pure=False) for block, work in blocks]
+            futures = [client.submit(attempt_at, context, block, work, pure=False) for block, work in blocks]
             for future in as_dask_completes(futures):
                 if isinstance(ended := future.result(), Exception):
                     raise ended

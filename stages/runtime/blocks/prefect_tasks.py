@@ -27,7 +27,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from stages.artifacts.manifest import sha256_of
 from stages.params import Workers
 from stages.runtime.blocks.cluster import check, local_cluster
-from stages.runtime.blocks.contract import Block, Done, Place, Work, perform_at
+from stages.runtime.blocks.contract import Block, Done, Work, WorkerContext, perform_at
 
 RESULTS = Path(".cache/prefect")
 
@@ -74,8 +74,8 @@ class PrefectRunner:
 
     def one(self, block: Block, work: Work) -> Done:
         """Do (or find) one block's work now."""
-        place = Place.here()
-        return _task(block, lambda: perform_at(place, block, work))()
+        context = WorkerContext.here()
+        return _task(block, lambda: perform_at(context, block, work))()
 
     def each(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
         """Do the work of blocks that do not need each other; `tick` is called after each, in their order."""
@@ -108,8 +108,8 @@ _batch = _Batch()
 
 
 def _together() -> list[Done]:
-    place = Place.here()
-    futures = [_task(block, perform_at).submit(place, block, work) for block, work in _batch.blocks]
+    context = WorkerContext.here()
+    futures = [_task(block, perform_at).submit(context, block, work) for block, work in _batch.blocks]
     done = []
     for future in futures:
         done.append(future.result())

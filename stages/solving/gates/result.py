@@ -41,7 +41,7 @@ class Trained:
     @property
     def weights(self) -> bool:
         """Whether weights were trained, not only gates."""
-        return any(name.endswith(".weight") for name in TensorFile(self.path).places)
+        return any(name.endswith(".weight") for name in TensorFile(self.path).spans)
 
     def sizes(self, units: Units) -> Tensor:
         """How much is left of each unit (units,), 1 at the start; those that were not gated are still there."""
@@ -58,7 +58,7 @@ class Trained:
         kinds: whose scales are folded in.
         """
         file = TensorFile(self.path)
-        stored = file.read([linear.tensor]) if linear.tensor in file.places else {}
+        stored = file.read([linear.tensor]) if linear.tensor in file.spans else {}
         weight = linear.weight(stored[linear.tensor]) if stored else model.stored_weight(linear)
         for units in kinds:
             if units.sink == linear:
@@ -69,7 +69,7 @@ class Trained:
 
     def _of(self, units: Units, what: str) -> Tensor:
         file, name = TensorFile(self.path), name_of(units.block, units.kind, what)
-        return file.read([name])[name] if name in file.places else torch.ones(units.count, dtype=torch.float64)
+        return file.read([name])[name] if name in file.spans else torch.ones(units.count, dtype=torch.float64)
 
 
 def name_of(block: int, kind: Kind, what: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from stages.errors import ParameterError
+from stages.linalg.global_magnitude import kept_by_global_magnitude
 from stages.linalg.masks import groups_of, removed_count
-from stages.linalg.ranking import kept_by_global_magnitude
 from stages.methods import registry
 from stages.methods.attention.contract import AttentionSolver
 from stages.methods.linear.contract import Budget, LinearSolver

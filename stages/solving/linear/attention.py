@@ -88,7 +88,7 @@ class StoredInputs:
     def _heads(self, states: Path, batch: int, weights: Mapping[Linear, Tensor]) -> Heads:
         span = self._span(batch)
         call = self.cache.get((str(states), span), lambda: self.probe.call(read_sequences(states, *span)))
-        return Heads(*self.probe.asked(call, weights))
+        return Heads(*self.probe.queries_and_keys(call, weights))
 
     def _span(self, batch: int) -> tuple[int, int]:
         start = self.first + batch * self.batch_size

@@ -16,7 +16,7 @@ from stages.artifacts.table import Row
 from stages.errors import NotFiniteError, NotPositiveDefiniteError
 from stages.linalg.correction import Correction, corrected_target
 from stages.linalg.refit import exact_refit, guarded_refit
-from stages.linalg.unit import unit_diagonal
+from stages.linalg.unit_diagonal import unit_diagonal
 from stages.methods.attention.contract import AttentionSolver
 from stages.methods.linear.contract import LinearProblem, LinearSolution, LinearSolver, errors_of
 from stages.models.streaming.streamed import StreamedModel
@@ -129,10 +129,10 @@ class LinearsSolver:
         self, problem: LinearProblem, chosen: Assignment, statistics: InputStatistics
     ) -> tuple[Tensor, tuple[Correction, ...]]:
         """What the linears are to stand in for, and how it differs from the dense weights."""
-        if not chosen.corrects_target or statistics.shortfalls is None:
+        if not chosen.corrects_target or statistics.output_errors is None:
             return problem.target, (Correction(),) * len(problem.rows)
         share, ridges = self.settings.correction, self.settings.correction_ridges
-        return corrected_target(problem.target, *statistics.shortfalls, problem.rows, share, ridges)
+        return corrected_target(problem.target, *statistics.output_errors, problem.rows, share, ridges)
 
     def _solved(
         self, problem: LinearProblem, chosen: list[Assignment], linears: list[Linear], statistics: InputStatistics

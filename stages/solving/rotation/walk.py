@@ -39,7 +39,7 @@ from stages.solving.plan import Solved
 from stages.solving.rotation.table import sliced_rows
 from stages.walk.bases import LAYOUT, read_bases, read_lost
 from stages.walk.forward import advance
-from stages.walk.states import Entering
+from stages.walk.states import BlockInputStates
 
 
 def solve_sliced(run: StageRun) -> Solved:
@@ -62,7 +62,7 @@ class SlicedWalk:
         self.method = registry.load(name, run.params.methods.get(name))
         self.sizes = sizes_of(self.model)
         self.width = self.method.width(self.sizes, run.params.solve.amount)
-        self._entering, self._store = Entering(self.model, run.params.compute.chunk), BlockStore("sliced")
+        self._entering, self._store = BlockInputStates(self.model, run.params.compute.chunk), BlockStore("sliced")
         facts = compute_facts(self.model.device, self.model.dtype, run.params.compute.chunk)
         self._made_of = {
             "model": self.identity, "activations": identity_of(ACTIVATIONS),

@@ -13,14 +13,14 @@ from stages.methods.units.contract import UnitMethod
 from stages.methods.units.ranking import Ranked, by_budget, keep_best, literal
 from stages.models.streaming.units import Kind, Units, parameters_of
 from stages.params.pruning import Solve
-from stages.solving.rules import Place, governing
+from stages.solving.rules import BlockUnits, governing
 from stages.solving.units.checks import ROLES
 from stages.solving.units.problem import asked_of
 
 
-def parts_of(units: Sequence[Units]) -> list[Place]:
+def parts_of(units: Sequence[Units]) -> list[BlockUnits]:
     """What rules can speak of, of a structured method."""
-    return [Place(ROLES[one.kind], one.block) for one in units]
+    return [BlockUnits(ROLES[one.kind], one.block) for one in units]
 
 
 def rules_of(settings: Solve, units: Sequence[Units], blocks: int) -> list[int | None]:

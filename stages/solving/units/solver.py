@@ -101,10 +101,10 @@ class UnitSolver:
             target = torch.cat([self.trained(linear).to(statistics.gram) for linear in linears])
             return dense.split(rows), target.split(rows), (Correction(),) * len(rows)
         wanted = self.settings.units.corrected == "all" or all(linear.name in sinks for linear in linears)
-        if statistics.shortfalls is None or not wanted:
+        if statistics.output_errors is None or not wanted:
             return dense.split(rows), dense.split(rows), (Correction(),) * len(rows)
         share, ridges = self.settings.correction, self.settings.correction_ridges
-        target, corrections = corrected_target(dense, *statistics.shortfalls, rows, share, ridges)
+        target, corrections = corrected_target(dense, *statistics.output_errors, rows, share, ridges)
         return dense.split(rows), target.split(rows), corrections
 
     def _chosen(self, units: Units, statistics: InputStatistics) -> Tensor:

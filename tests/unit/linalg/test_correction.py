@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.linalg.correction import Correction, Shortfall, corrected_target
+from stages.linalg.correction import Correction, OutputErrorMoments, corrected_target
 
 ROWS = (5, 3)
 
@@ -19,7 +19,7 @@ def tokens(count, seed, width=12, noise=0.3):
 
 
 def shortfall(weight, x, x0):
-    return Shortfall(x.T @ x / len(x), x.T @ ((x0 - x) @ weight.T) / len(x))
+    return OutputErrorMoments(x.T @ x / len(x), x.T @ ((x0 - x) @ weight.T) / len(x))
 
 
 def error(weight, dense, x, x0):
@@ -57,7 +57,7 @@ def test_no_linear_is_worse_off_on_the_tokens_held_out(seed, share):
 def test_a_correction_that_points_the_wrong_way_is_not_made():
     weight, fit, held = made()
     against = shortfall(weight, *held)
-    against = against._replace(lack=-against.lack)
+    against = against._replace(cross=-against.cross)
     target, found = corrected_target(weight, shortfall(weight, *fit), against, ROWS, 0.5, [0.1])
     assert found == (Correction(), Correction())
     assert torch.equal(target, weight)
@@ -69,7 +69,7 @@ def test_inputs_that_are_dead_or_all_zero_are_left_alone():
     target, _ = corrected_target(weight, shortfall(weight, x, x0), shortfall(weight, *held), ROWS, 0.5, [0.1])
     assert bool(torch.isfinite(target).all())
     torch.testing.assert_close(target[:, 3], weight[:, 3])
-    nothing = Shortfall(torch.zeros(12, 12, dtype=torch.float64), torch.zeros(12, 8, dtype=torch.float64))
+    nothing = OutputErrorMoments(torch.zeros(12, 12, dtype=torch.float64), torch.zeros(12, 8, dtype=torch.float64))
     assert torch.equal(corrected_target(weight, nothing, nothing, ROWS, 0.5, [0.1])[0], weight)
 
 

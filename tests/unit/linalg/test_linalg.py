@@ -7,9 +7,9 @@ import torch
 
 from stages.artifacts.packing import pack, unpack
 from stages.linalg.factor import inverse_factor
+from stages.linalg.global_magnitude import kept_by_global_magnitude
 from stages.linalg.gram import PANEL, GramSum
 from stages.linalg.masks import keep_groups, keep_largest, keep_largest_plain, removed_before, removed_count
-from stages.linalg.ranking import kept_by_global_magnitude
 from tests.helpers.problems import make_problem
 
 

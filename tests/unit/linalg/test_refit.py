@@ -13,7 +13,7 @@ from stages.linalg.error import row_energies
 from stages.linalg.kernels.refit_cpu import conjugate_step
 from stages.linalg.masks import keep_largest
 from stages.linalg.refit import conjugate_refit, exact_refit, guarded_refit, plain_step
-from stages.linalg.unit import unit_diagonal
+from stages.linalg.unit_diagonal import unit_diagonal
 from tests.helpers.problems import KINDS, make_problem
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from stages.errors import NotPositiveDefiniteError, ParameterError
+from stages.linalg.admm import admm_operator, admm_rhs, admm_rhs_plain, admm_update, admm_update_plain
 from stages.linalg.inverse import LEAF
-from stages.linalg.kernels import penalty_cpu
+from stages.linalg.kernels import admm_cpu
 from stages.linalg.masks import keep_largest, satisfies_groups
-from stages.linalg.penalty import mirror, mirror_plain, response, settle, settle_plain
 from stages.linalg.refit import exact_refit
-from stages.linalg.unit import unit_diagonal
+from stages.linalg.unit_diagonal import unit_diagonal
 from stages.methods.linear.admm import Admm, eased
 from stages.methods.linear.alps import Alps, growth_of
 from stages.methods.linear.contract import Budget, errors_of
@@ -44,14 +44,14 @@ def test_the_response_is_the_inverse_that_it_stands_for():
         x = torch.randn(width // 2 + 1, width, generator=generator, dtype=torch.float64)
         gram = unit_diagonal(x.T @ x).gram
         expected = 0.4 * np.linalg.inv(gram.numpy() + 0.5 * np.eye(width))
-        np.testing.assert_allclose(response(gram, 0.1, 0.4), expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(admm_operator(gram, 0.1, 0.4), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("width", [8, 2 * LEAF])
 def test_a_matrix_that_is_not_positive_definite_is_refused_with_advice(width):
     for bad in (-torch.eye(width), torch.full((width, width), torch.nan)):
         with pytest.raises(NotPositiveDefiniteError, match=r"raise\s+the method's ridge"):
-            response(bad, 0.1, 0.3)
+            admm_operator(bad, 0.1, 0.3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -60,7 +60,7 @@ def test_kernels_and_plain_code_update_z_and_u_as_they_are_defined(dtype):
     target, w, total = torch.randn(3, 5, 33, generator=generator, dtype=dtype)
     keep, ratio, relaxation = torch.rand(5, 33, generator=generator) < 0.5, 0.7, 1.5
     z, u = keep * total, ~keep * total * ratio
-    for turn, update in ((mirror, settle), (mirror_plain, settle_plain)):
+    for turn, update in ((admm_rhs, admm_update), (admm_rhs_plain, admm_update_plain)):
         right, after = torch.empty_like(target), total.clone()
         assert turn(target, total, keep, ratio, right) is right
         update(target, w - target, after, keep, relaxation, ratio)
@@ -74,8 +74,8 @@ def test_the_kernels_do_not_depend_on_the_number_of_threads():
     keep, results = draw.random((5, 33)) < 0.5, []
     for threads in (1, 3, 9):
         right, after = np.empty_like(target), total.copy()
-        penalty_cpu.mirror(target, total, keep, 0.7, right, threads)
-        penalty_cpu.settle(target, move, after, keep, 1.5, 0.7, threads)
+        admm_cpu.admm_rhs(target, total, keep, 0.7, right, threads)
+        admm_cpu.admm_update(target, move, after, keep, 1.5, 0.7, threads)
         results.append(np.stack((right, after)))
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])

@@ -12,10 +12,10 @@ import torch
 from stages.errors import ParameterError
 from stages.linalg.hard_threshold import Quadratic, descend, settled_plain
 from stages.linalg.kernels import threshold_cpu
-from stages.linalg.schedule import Cut, Pattern, cubic_count, falling_counts, same_pattern
+from stages.linalg.schedule import SparsityPattern, ThresholdStep, cubic_count, falling_counts, same_pattern
 from stages.linalg.sparse_fit import Recipe, sparse_fit
 from stages.linalg.spectral import largest_eigenvalue
-from stages.linalg.unit import unit_diagonal
+from stages.linalg.unit_diagonal import unit_diagonal
 from stages.methods import registry
 from stages.methods.linear.contract import Budget, errors_of
 from tests.helpers.problems import KINDS, make_problem
@@ -47,7 +47,7 @@ def never_rises(values):
 def test_at_a_fixed_penalty_the_objective_never_rises(kind, momentum, level):
     quadratic = quadratic_of(make_problem(kind, dtype=torch.float64))
     price = torch.full((1, 1), level**2 / (2 * quadratic.alpha), dtype=torch.float64)
-    cut = Cut(lambda scores: scores > level, price)
+    cut = ThresholdStep(lambda scores: scores > level, price)
     point, trace = descend(quadratic, lambda step, keep: cut, 60, momentum, bound=False)
     assert never_rises([step.objective for step in trace])
     assert trace[-1].objective < trace[0].objective
@@ -60,7 +60,7 @@ def test_at_a_fixed_penalty_the_objective_never_rises(kind, momentum, level):
 @pytest.mark.parametrize("bound", [False, True])
 @pytest.mark.parametrize(
     "pattern",
-    [Pattern(32, 700), Pattern(32, 20, by_row=True), Pattern(32, 768, groups=(2, 4))],
+    [SparsityPattern(32, 700), SparsityPattern(32, 20, by_row=True), SparsityPattern(32, 768, groups=(2, 4))],
     ids=["linear", "row", "2:4"],
 )
 def test_at_a_fixed_count_the_objective_never_rises(kind, momentum, bound, pattern):
@@ -85,7 +85,7 @@ def test_every_step_is_that_of_the_plain_listing(kind, momentum, schedule, scope
     for refine, steps in (("gradient", 30), ("cg", 10), ("none", 0)):
         recipe = Recipe(schedule, 40, 0.1, refine, steps)
         count = Budget(sparsity, scope, groups).kept_counts((32,), 48)[0]
-        pattern = Pattern(32, count // 32 if scope == "row" else count, scope == "row", groups)
+        pattern = SparsityPattern(32, count // 32 if scope == "row" else count, scope == "row", groups)
         found = sparse_fit(problem.target, problem.gram, (pattern,), recipe, momentum)
         settings = {"schedule": schedule, "refine": refine, "refine_steps": steps}
         weight, keep, trace = reference.solve_traced(dense, gram, scope, sparsity, groups, momentum, **settings)
@@ -120,7 +120,7 @@ def test_the_count_is_exact_with_the_papers_penalty_too(momentum, sparsity):
 def test_what_the_papers_penalty_cuts_too_much_is_filled_up():
     problem = make_problem(rows=(32,), dtype=torch.float64)
     recipe = Recipe("paper", 80, 0.1, "none", 0)
-    found = sparse_fit(problem.target, problem.gram, (Pattern(32, 300),), recipe, momentum=True)
+    found = sparse_fit(problem.target, problem.gram, (SparsityPattern(32, 300),), recipe, momentum=True)
     assert found.traces[0][-1].kept < 300
     assert int(found.keep.sum()) == 300
 
@@ -128,7 +128,7 @@ def test_what_the_papers_penalty_cuts_too_much_is_filled_up():
 @pytest.mark.parametrize("seed", range(4))
 def test_momentum_comes_further_in_as_many_steps(seed):
     problem = make_problem("correlated", seed, rows=(64,), width=96, dtype=torch.float64)
-    quadratic, rule = quadratic_of(problem), same_pattern(Pattern(64, 3072))
+    quadratic, rule = quadratic_of(problem), same_pattern(SparsityPattern(64, 3072))
     ends = [descend(quadratic, rule, 60, momentum, bound=True)[1][-1].objective for momentum in (False, True)]
     assert ends[1] < ends[0]
 
@@ -150,7 +150,7 @@ def test_counts_fall_on_the_cubic_schedule_and_end_exactly():
 
 def test_on_the_way_to_n_of_m_every_group_keeps_its_own():
     scores = torch.rand(32, 48)
-    rule = falling_counts(Pattern(32, 768, groups=(2, 4)), 48, 10)
+    rule = falling_counts(SparsityPattern(32, 768, groups=(2, 4)), 48, 10)
     before = 32 * 48
     for step in range(10):
         keep = rule(step, torch.ones(32, 48, dtype=torch.bool)).select(scores)
@@ -186,7 +186,7 @@ def test_the_fused_passes_do_what_plain_tensor_operations_do(dtype):
 
 def test_the_result_does_not_depend_on_the_number_of_threads():
     problem = make_problem(rows=(60, 40), width=96, dtype=torch.float64)
-    patterns, before = (Pattern(60, 2000), Pattern(40, 2500)), torch.get_num_threads()
+    patterns, before = (SparsityPattern(60, 2000), SparsityPattern(40, 2500)), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
         alone = sparse_fit(problem.target, problem.gram, patterns, DEFAULTS, momentum=True)

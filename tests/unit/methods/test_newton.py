@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stages.errors import NotPositiveDefiniteError, ParameterError
-from stages.linalg.box import box_minimum
+from stages.linalg.box_qp import box_minimum
 from stages.methods.units.newton import Newton, mask_hessian
 from tests.helpers.structured_problems import make_units
 from tests.reference import numerical

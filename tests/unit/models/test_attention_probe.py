@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from stages.errors import ArchitectureError
-from stages.models.streaming.attended import attended
 from stages.models.streaming.attention import AttentionProbe
+from stages.models.streaming.observed_attention import observed_attention
 from stages.models.streaming.streamed import StreamedModel
 from tests.helpers.tiny import CONFIGS, VOCABULARY, save_tiny
 
@@ -41,7 +41,7 @@ def test_the_attention_matrix_is_the_real_models(architecture, index, tmp_path, 
     model = StreamedModel(tmp_path, CPU)
     with AttentionProbe(model, index) as probe:
         weights = {linear: model.weight(linear) for linear in probe.linears}
-        asked = probe.asked(probe.call(expected.hidden_states[index]), weights)
+        asked = probe.queries_and_keys(probe.call(expected.hidden_states[index]), weights)
     torch.testing.assert_close(probabilities(asked), expected.attentions[index])
 
 
@@ -54,7 +54,7 @@ def test_other_weights_change_it_and_get_a_gradient(architecture, tmp_path, toke
         call = probe.call(states)
         own = {linear: model.weight(linear) for linear in probe.linears}
         others = {linear: (0.5 * weight).requires_grad_() for linear, weight in own.items()}
-        there = probe.asked(call, own), probe.asked(call, others)
+        there = probe.queries_and_keys(call, own), probe.queries_and_keys(call, others)
         assert not torch.allclose(probabilities(there[0]), probabilities(there[1]))
         difference = (probabilities(there[0]) - probabilities(there[1])).square().sum()
         gradients = torch.autograd.grad(difference, list(others.values()))
@@ -73,7 +73,7 @@ def test_a_half_precision_model_is_asked_in_the_dtype_of_the_weights(architectur
     model = StreamedModel(tmp_path, CPU)
     with AttentionProbe(model, 1) as probe:
         weights = {linear: model.weight(linear).to(wide).requires_grad_() for linear in probe.linears}
-        asked = probe.asked(probe.call(expected.hidden_states[1]), weights)
+        asked = probe.queries_and_keys(probe.call(expected.hidden_states[1]), weights)
     assert asked.query.dtype == asked.key.dtype == wide
     found = probabilities(asked)
     torch.testing.assert_close(found, expected.attentions[1].to(wide), rtol=0.05, atol=0.01)
@@ -100,7 +100,7 @@ def test_a_loaded_block_is_asked_with_its_own_weights_fused_or_not(architecture,
     first = next(linear for linear in model.linears(1) if linear.role in (*ROLES, "attention.qkv"))
     entered = []
     with model.loaded(1):
-        with attended(model, 1) as ask:
+        with observed_attention(model, 1) as ask:
             inputs, asked = ask(expected.hidden_states[1])
         model.module(first.name).register_forward_pre_hook(lambda _, args: entered.append(args[0]))
         after = model.run(1, expected.hidden_states[1])
@@ -115,7 +115,7 @@ def test_a_sink_in_the_softmax_is_refused(tmp_path, tokens, monkeypatch):
     save_tiny(tmp_path, "sinks")
     model = StreamedModel(tmp_path, CPU)
     states = torch.cat(list(model.embed(tokens)))
-    with model.loaded(0), attended(model, 0) as ask, pytest.raises(ArchitectureError, match="adds a sink"):
+    with model.loaded(0), observed_attention(model, 0) as ask, pytest.raises(ArchitectureError, match="adds a sink"):
         ask(states)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.models.streaming.capture import adders, input_groups
+from stages.models.streaming.capture import input_groups, writes_to_residual
 from stages.models.streaming.stepwise import Stepwise
 from stages.models.streaming.streamed import StreamedModel
 from tests.helpers.tiny import ARCHITECTURES, save_tiny
@@ -28,7 +28,7 @@ def test_steps_lead_to_the_output_of_the_plain_forward(architecture, memory, tmp
     with model.loaded(1):
         plain = torch.cat([model.run(1, read(chunk)) for chunk in range(3)])
         groups = input_groups(model, 1, states)
-        with Stepwise(model, 1, read, 3, groups, adders(model, 1, groups), memory) as steps:
+        with Stepwise(model, 1, read, 3, groups, writes_to_residual(model, 1, groups), memory) as steps:
             for group in range(len(groups)):
                 assert len(list(steps.stops(group))) == 3
             assert torch.equal(torch.cat(list(steps.outputs())), plain)
@@ -42,7 +42,7 @@ def test_what_is_put_between_two_steps_is_what_the_rest_of_the_block_sees(memory
     output = next(linear for linear in model.linears(1) if linear.role == "attention.o")
     with model.loaded(1):
         groups = input_groups(model, 1, states)
-        with Stepwise(model, 1, read, 3, groups, adders(model, 1, groups), memory) as steps:
+        with Stepwise(model, 1, read, 3, groups, writes_to_residual(model, 1, groups), memory) as steps:
             list(steps.stops(1))
             model.put(output, torch.zeros(output.shape))
             seen = torch.cat([stop.stream for stop in steps.stops(3)])
@@ -57,7 +57,9 @@ def test_adders_are_the_linears_whose_answer_is_added_to_the_hidden_states(archi
     model, states, _ = opened(tmp_path, architecture, dtype)
     with model.loaded(1):
         groups = input_groups(model, 1, states)
-        found = [linears[0].role for linears, adds in zip(groups, adders(model, 1, groups), strict=True) if adds]
+        found = [
+            linears[0].role for linears, adds in zip(groups, writes_to_residual(model, 1, groups), strict=True) if adds
+        ]
     normed = architecture == "gemma2"  # it norms what the linears answer before it is added
     assert sorted(found) == ([] if normed else ["attention.o", "mlp.down"])
 
@@ -73,7 +75,7 @@ def test_a_linear_whose_answer_is_normed_first_is_no_adder(tmp_path):
     model = StreamedModel(tmp_path, CPU)
     with model.loaded(1):
         groups = input_groups(model, 1, torch.randn(1, 4, 32))
-        assert adders(model, 1, groups) == [False] * 4
+        assert writes_to_residual(model, 1, groups) == [False] * 4
 
 
 def test_gradients_are_as_they_were_after_a_visit_that_is_left_halfway(tmp_path):

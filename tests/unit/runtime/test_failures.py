@@ -24,7 +24,7 @@ from stages.assembly import sliced as sliced_checkpoint
 from stages.errors import ArtifactError
 from stages.params.yamlfile import read_yaml
 from stages.runtime import disk, failures
-from stages.runtime.blocks.contract import Block, Place, attempt_at, perform
+from stages.runtime.blocks.contract import Block, WorkerContext, attempt_at, perform
 from stages.runtime.failures import BlockError, described
 from stages.runtime.stage import run_stage
 from stages.solving import walk as solving
@@ -128,9 +128,9 @@ def test_a_block_s_error_crosses_processes_whole(tmp_path, monkeypatch):
 
 def test_a_worker_of_dask_gives_its_error_back(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ended = attempt_at(Place.here(), Block("solve", 3, "key"), raising(ArtifactError("data/x is corrupt")))
+    ended = attempt_at(WorkerContext.here(), Block("solve", 3, "key"), raising(ArtifactError("data/x is corrupt")))
     assert isinstance(ended, ArtifactError)
-    ended = attempt_at(Place.here(), Block("evaluate", 3, "key"), raising(ZeroDivisionError("by 0")))
+    ended = attempt_at(WorkerContext.here(), Block("evaluate", 3, "key"), raising(ZeroDivisionError("by 0")))
     assert str(ended).startswith("group of windows 3: ZeroDivisionError: by 0 (")
 
 

@@ -104,7 +104,7 @@ def test_a_corrupt_block_is_solved_again_and_the_others_are_not(workspace, tmp_p
     w.run(*BEFORE, "solve")
     solution = w.bytes_of("solution")
     victim = min((tmp_path / ".cache/blocks/solve").glob("*.safetensors"))
-    assert TensorFile(victim).places
+    assert TensorFile(victim).spans
     victim.unlink()
     victim.write_bytes(b"rubbish")
     w.run("solve")

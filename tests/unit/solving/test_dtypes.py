@@ -27,7 +27,7 @@ from stages.models.export.fresh import Answer, _answer
 from stages.models.streaming.stepwise import Stop
 from stages.models.streaming.streamed import StreamedModel
 from stages.runtime.stage import run_stage
-from stages.walk.ordered import _Lacks
+from stages.walk.ordered import OutputErrorSum
 from stages.walk.pruned import read_weights
 from stages.walk.statistics import read_statistics
 from tests.helpers.tiny import CONFIGS, save_tokens, tiny_model, write_params
@@ -283,7 +283,7 @@ def test_what_the_pruned_model_lacks_is_not_rounded(tmp_path):
         ours, theirs = (60000 * sign * torch.rand(5, down.shape[1], generator=generator).half() for sign in (1, -1))
         before, ahead = torch.randn(2, 5, down.shape[0], generator=generator).half()
         with model.loaded(0):
-            lacks = _Lacks((down,), model, True, torch.float64)
+            lacks = OutputErrorSum((down,), model, True, torch.float64)
             found = lacks.paired(Stop(0, ours, before), Stop(0, theirs, ahead))
             expected = (theirs.double() - ours.double()) @ model.weight(down).double().T
     torch.testing.assert_close(found, expected + ahead.double() - before.double())

@@ -10,10 +10,10 @@ from stages.errors import ParameterError
 from stages.params.pruning import Rule
 from stages.params.ranges import resolved, told
 from stages.runtime.stage import run_stage
-from stages.solving.rules import Place, governing
+from stages.solving.rules import BlockUnits, governing
 from tests.helpers.tiny import write_params
 
-PARTS = [Place(role, block) for block in range(3) for role in ("attention", "mlp")]
+PARTS = [BlockUnits(role, block) for block in range(3) for role in ("attention", "mlp")]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from stages.artifacts.manifest import read_json
 from stages.artifacts.places import block_file
 from stages.artifacts.solution import read_biases, read_masks, read_units
 from stages.linalg.compensation import compensated
-from stages.linalg.correction import Shortfall, corrected_target
+from stages.linalg.correction import OutputErrorMoments, corrected_target
 from stages.methods import registry
 from stages.methods.units.contract import UnitProblem
 from stages.methods.units.ranking import keep_best
@@ -177,7 +177,7 @@ def test_from_pruned_inputs_the_walk_is_the_plain_one(architecture, walk, worksp
                 parts = []
                 for piece in (slice(0, -HELD), slice(-HELD, None)):
                     xs, lacks = (each[piece].reshape(-1, each.shape[-1]) for each in (x, lack))
-                    parts.append(Shortfall(xs.T @ xs / len(xs), xs.T @ lacks / len(xs)))
+                    parts.append(OutputErrorMoments(xs.T @ xs / len(xs), xs.T @ lacks / len(xs)))
                 target, _ = corrected_target(weight, *parts, rows, 1.0, (0.1, 1.0))
             for linear, wanted in zip(some, target.split(rows), strict=True):
                 ours = found.weight(linear).double()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.linalg.correction import Shortfall, corrected_target
+from stages.linalg.correction import OutputErrorMoments, corrected_target
 from stages.methods import registry
 from stages.methods.linear.contract import Budget, LinearProblem
 from stages.models.structure import find_blocks, linears_of
@@ -22,7 +22,7 @@ HELD = 1  # of six sequences
 
 
 def streams(model, prefix, index, names, tokens):
-    """Hidden states that a block's adders so far have added to: what enters it, and their answers."""
+    """Hidden states of a block with what its linears so far have added: what enters it, and their outputs."""
     seen = []
     hooks = [model.get_submodule(f"{prefix}.{index}").register_forward_pre_hook(
         lambda module, args, kwargs: seen.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
@@ -76,7 +76,7 @@ def solve_plainly(before, x, lack, rows, target):
         parts = []
         for some in (slice(0, -HELD), slice(-HELD, None)):
             xs, lacks = (each[some].reshape(-1, each.shape[-1]) for each in (x, lack))
-            parts.append(Shortfall(xs.T @ xs / len(xs), xs.T @ lacks / len(xs)))
+            parts.append(OutputErrorMoments(xs.T @ xs / len(xs), xs.T @ lacks / len(xs)))
         before, _ = corrected_target(before, *parts, rows, 1.0, (0.1, 1.0))
     problem = LinearProblem(before, gram, flat.mean(0), len(flat), rows)
     return registry.load("wanda")(problem, Budget(0.5, "row")).weight
