@@ -30,7 +30,7 @@ def read_lost(path: Path) -> dict[str, float]:
 def read_final_basis(solutions: Sequence[Path]) -> Tensor | None:
     """Basis (width, kept) float64 of the hidden states entering the last norm; None where those are not sliced."""
     file = TensorFile(solutions[-1])
-    return file.read(["final.basis"])["final.basis"].double() if "final.basis" in file.places else None
+    return file.read(["final.basis"])["final.basis"].double() if "final.basis" in file.spans else None
 
 
 def bases_reader(solutions: Sequence[Path]) -> Callable[[int], Bases]:

@@ -14,7 +14,7 @@ from stages.models.streaming.streamed import StreamedModel
 from stages.solving.linear.attention import attention_problem
 from stages.solving.plan import BlockInputs
 from stages.walk.held_out import HELD_OUT, fitted_sequences, split_chunk
-from stages.walk.ordered import BlockVisit, Stream
+from stages.walk.ordered import OrderedBlockWalk, Stream
 from stages.walk.statistics import collect
 from tests.helpers.tiny import save_tiny
 
@@ -64,10 +64,10 @@ def test_corrections_are_fitted_to_the_fitted_sequences_alone(chunk, opened, sta
     pruned, dense = states_file("pruned", states), states_file("dense", random_states(1))
     parts = states_file("fitted", states[:-HELD]), states_file("held", states[-HELD:])
     fitted, held = ([one.gram for one in collect(opened(), 1, part, 4, torch.float64)] for part in parts)
-    with BlockVisit(1, Stream(opened(), pruned), Stream(opened(), dense), chunk, torch.float64, 1e9) as visit:
-        found = [statistics.shortfalls for statistics in visit.statistics()]
-    for shortfalls, *expected in zip(found, fitted, held, strict=True):
-        torch.testing.assert_close([one.gram for one in shortfalls], expected, rtol=1e-5, atol=1e-7)
+    with OrderedBlockWalk(1, Stream(opened(), pruned), Stream(opened(), dense), chunk, torch.float64, 1e9) as visit:
+        found = [statistics.output_errors for statistics in visit.statistics()]
+    for output_errors, *expected in zip(found, fitted, held, strict=True):
+        torch.testing.assert_close([one.gram for one in output_errors], expected, rtol=1e-5, atol=1e-7)
 
 
 @EVERY_CHUNK
@@ -83,4 +83,4 @@ def test_attention_is_fitted_to_the_fitted_sequences_alone(chunk, opened, states
         weights = dict(zip(probe.linears, dense.split(rows), strict=True))
         for some, own in ((problem.fit, states[:-HELD]), (problem.held, states[-HELD:])):
             queries = torch.cat([some.dense(batch).query for batch in range(some.batches)])
-            torch.testing.assert_close(queries, probe.asked(probe.call(own), weights).query)
+            torch.testing.assert_close(queries, probe.queries_and_keys(probe.call(own), weights).query)
