@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,24 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def trusts_code(manifest: Mapping[str, Any]) -> bool:
+    """Whether the code of the model that a manifest's `source` tells of may run (fetch.model.trust_remote_code)."""
+    return bool(manifest.get("source", {}).get("trust_remote_code", False))
+
+
 def identity_of(folder: Path) -> str:
     """A hash that changes when any file of the folder, or a fact about it, does."""
     read_manifest(folder)
     return sha256_of(folder / NAME)
 
 
-def verified(folder: Path, name: str, manifest: dict[str, Any]) -> Path:
+def verify_all(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise ArtifactError unless every file that the manifest lists is in `folder`, with the bytes that it tells."""
+    for name in manifest["files"]:
+        verified(folder, name, manifest)
+
+
+def verified(folder: Path, name: str, manifest: Mapping[str, Any]) -> Path:
     """Path of a file of `folder` whose bytes are those the manifest tells; else ArtifactError."""
     path, expected = folder / name, manifest["files"].get(name)
     if expected is None:

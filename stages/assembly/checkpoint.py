@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from stages.artifacts.tensorfile import TensorFile, TensorWriter, write_tensors
 from stages.assembly.layout import Layout, Planner
 from stages.errors import ParameterError
 from stages.models.loading.checkpoint import INDEX, Checkpoint
-from stages.models.streaming.units import Units, parameters_of, units_of
+from stages.models.streaming.units import units_of
 from stages.walk.pruned import Pruned
 
 MASKS = "masks.safetensors"
@@ -44,61 +44,6 @@ def layout_of(pruned: Pruned, wanted: str, trust_remote_code: bool) -> Layout:
         for index in range(model.blocks)
     ]
     return Planner(model, keep, biases, trust_remote_code).plan(wanted)
-
-
-def layout_facts(pruned: Pruned, layout: Layout) -> dict[str, Any]:
-    """For the manifest: what the layout is called, the lines either of which loads it, and what is left of each block.
-
-    Which channels are left is told by masks.safetensors.
-    """
-    if layout.values is None or layout.parameters is None:
-        return {"name": layout.name}
-    model, blocks = pruned.model, list[dict[str, Any]]()
-    loads = ["AutoModelForCausalLM.from_pretrained(folder)"]
-    if layout.code is not None:
-        loads = [f"import secateur; {loads[0]}", f"{loads[0][:-1]}, trust_remote_code=True)"]
-    for kinds in _kept(pruned):
-        told = dict[str, Any]()
-        for units, keep in kinds:
-            told |= {units.kind: int(keep.sum()), f"{units.kind}_dense": units.count}
-            if units.kind == "heads":
-                told["heads_kept"] = keep.nonzero().flatten().tolist()
-        blocks.append(told)
-    dense, inside = model.parameters, model.block_parameters
-    return {
-        "name": layout.name,
-        "class": layout.values["architectures"][0],
-        "load": loads,
-        "parameters": {"dense": dense, "pruned": layout.parameters},
-        "block_parameters": {"dense": inside, "pruned": inside + layout.parameters - dense},
-        "heads_removed": any(block["heads"] < block["heads_dense"] for block in blocks),
-        "blocks": blocks,
-    }
-
-
-def budget_facts(pruned: Pruned, solve: Mapping[str, Any]) -> dict[str, Any]:
-    """For the manifest: which fraction of the parameters of heads and channels was to go, and which went.
-
-    solve: the section that the solution was made by.
-    """
-    kinds = [one for block in _kept(pruned) for one in block]
-    total = parameters_of(units for units, _ in kinds)
-    left = sum(int(keep.sum()) * units.parameters for units, keep in kinds)
-    return {
-        "asked": solve.get("sparsity"),
-        "removed": 1 - left / total,
-        "unit_parameters": {"dense": total, "pruned": left},
-    }
-
-
-def _kept(pruned: Pruned) -> list[list[tuple[Units, Tensor]]]:
-    """Of each block its kinds of units, and which (units,) bool stay."""
-    found = []
-    for index in range(pruned.model.blocks):
-        units = pruned.units(index) or {}
-        kinds = units_of(pruned.model, index)
-        found.append([(one, units.get(one.kind, torch.ones(one.count, dtype=torch.bool))) for one in kinds])
-    return found
 
 
 def bytes_of(source: Path, layout: Layout) -> int:

@@ -1,10 +1,11 @@
-"""Room on the disk: asked for before a stage writes what would not fit."""
+"""Checks for free disk space, made before a stage writes what would not fit."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
+from stages.artifacts.store import FOLDER
 from stages.errors import SecateurError
 from stages.runtime.failures import existing, sized
 
@@ -17,3 +18,13 @@ def need_disk(place: Path, needed: float, what: str, advice: str) -> None:
         raise SecateurError(
             f"the disk is too small for {what}: expected {sized(needed)} free in {folder}, got {sized(free)}: {advice}"
         )
+
+
+def need_disk_for_blocks(output: Path, size: int, blocks: int, missing: int, what: str, advice: str) -> None:
+    """Raise SecateurError unless the results of the `missing` blocks, `size` bytes each, fit on the disk.
+
+    Where the block store and the stage's output are on two disks, all `blocks` are copied to the second.
+    """
+    need_disk(FOLDER, size * missing, what, advice)
+    if existing(FOLDER).stat().st_dev != existing(output.parent).stat().st_dev:
+        need_disk(output.parent, size * blocks, what, advice)

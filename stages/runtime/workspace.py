@@ -1,4 +1,4 @@
-"""How a stage opens what the stages before it left."""
+"""Opens what earlier stages left, checked: the fetched model, and folders made from the same model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.artifacts.manifest import identity_of, read_manifest, verified
-from stages.artifacts.places import MODEL
+from stages.artifacts.manifest import identity_of, read_manifest, trusts_code, verify_all
+from stages.artifacts.places import MODEL, PRUNED
 from stages.errors import ArtifactError
 from stages.models.loading.compute import device_of
 from stages.models.streaming.streamed import StreamedModel
@@ -43,13 +43,21 @@ def open_model(compute: Compute) -> tuple[StreamedModel, str]:
 
 def _open(compute: Compute) -> StreamedModel:
     manifest = read_manifest(MODEL)
-    for name in manifest["files"]:
-        verified(MODEL, name, manifest)
-    trust = bool(manifest.get("source", {}).get("trust_remote_code", False))
-    return StreamedModel(MODEL, device_of(compute.device), compute.dtype, trust)
+    verify_all(MODEL, manifest)
+    return StreamedModel(MODEL, device_of(compute.device), compute.dtype, trusts_code(manifest))
 
 
 def same_model(manifest: Mapping[str, Any], identity: str, folder: Path) -> None:
     """Raise ArtifactError if `folder` was made from another model than the one at hand."""
     if manifest["model"] != identity:
         raise ArtifactError(f"{folder} was made from another model than {MODEL} holds now: run `dvc repro`")
+
+
+def check_pruned(manifest: Mapping[str, Any]) -> None:
+    """Raise ArtifactError unless data/pruned holds the files of its manifest and was pruned from data/model as it is.
+
+    manifest: pruning_manifest.json.
+    """
+    if manifest["source_files"] != read_manifest(MODEL)["files"]:
+        raise ArtifactError(f"{PRUNED} was made from another model than {MODEL} holds now: run `dvc repro`")
+    verify_all(PRUNED, manifest)

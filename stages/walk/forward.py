@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,33 @@ from torch import Tensor
 from stages.artifacts.activations import read_states, states_shape, writer_of
 from stages.errors import NotFiniteError
 from stages.models.streaming.streamed import StreamedModel
+
+
+def widest_linear(model: StreamedModel) -> dict[str, Any]:
+    """Name of the linear with the most inputs, and how many: as many tokens give its Gram matrix full rank."""
+    linears = (linear for index in range(model.blocks) for linear in model.linears(index))
+    widest = max(linears, key=lambda linear: linear.shape[1])
+    return {"linear": widest.name, "inputs": widest.shape[1]}
+
+
+def write_entering(
+    model: StreamedModel,
+    index: int,
+    before: Path | None,
+    tokens: Tensor,
+    chunk: int,
+    file_format: str,
+    dtype: torch.dtype,
+    path: Path,
+) -> None:
+    """Write the dense model's hidden states entering block `index` for token ids (sequences, length).
+
+    before: the file of those entering the block before; None for the first, which the embeddings enter.
+    """
+    if before is None:
+        write_embeddings(model, tokens, path, file_format, dtype)
+    else:
+        advance(model, index - 1, before, path, chunk, file_format, dtype)
 
 
 def write_embeddings(model: StreamedModel, tokens: Tensor, path: Path, file_format: str, dtype: torch.dtype) -> None:

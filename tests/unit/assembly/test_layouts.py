@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from stages.artifacts.manifest import read_json, write_manifest
-from stages.assembly.checkpoint import budget_facts, layout_facts
+from stages.assembly.facts import budget_facts, layout_facts
 from stages.errors import ArchitectureError, ParameterError
 from stages.models.export import fresh
 from stages.models.loading.load import load_model

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 import torch
 
-from stages import assemble, extract, statistics
+from stages import statistics
 from stages.artifacts import places
 from stages.artifacts.atomic import final_names, replacing_file, replacing_folder
 from stages.artifacts.manifest import read_json
-from stages.assembly import sliced as sliced_checkpoint
+from stages.assembly import masked, sliced
 from stages.errors import ArtifactError
 from stages.params.yamlfile import read_yaml
 from stages.runtime import disk, failures
@@ -29,6 +29,7 @@ from stages.runtime.failures import BlockError, described
 from stages.runtime.stage import run_stage
 from stages.solving import walk as solving
 from stages.sources import model as source
+from stages.walk import forward
 from tests.helpers.committed import ROOT
 from tests.helpers.tiny import write_params
 
@@ -283,20 +284,20 @@ def test_every_output_of_the_graph_has_its_stage():
 def test_the_room_that_is_asked_for_is_that_of_what_is_missing(workspace, monkeypatch):
     w = workspace()
     asked = []
-    monkeypatch.setattr(extract, "need_disk", lambda place, needed, what, advice: asked.append((place, needed)))
+    monkeypatch.setattr(disk, "need_disk", lambda place, needed, what, advice: asked.append((place, needed)))
     w.run("extract")
     block = 6 * 16 * 32 * 4
     assert asked == [(Path(".cache/blocks"), 3 * block)]
     w.change(calibration={"seed": 1})
     with monkeypatch.context() as patch:
-        patch.setattr(extract, "advance", raising(KeyError("x")))
+        patch.setattr(forward, "advance", raising(KeyError("x")))
         w.fail("extract")
     asked.clear()
     w.run("extract")  # the first block's are in the store
     assert asked == [(Path(".cache/blocks"), 2 * block)]
     asked.clear()
     w.change()
-    monkeypatch.setattr(extract, "existing", lambda path: Path("/proc" if path == Path("data") else "."))
+    monkeypatch.setattr(disk, "existing", lambda path: Path("/proc" if path == Path("data") else "."))
     w.run("extract")
     assert asked == [(Path(".cache/blocks"), 3 * block), (Path("data"), 3 * block)]
     w.change(extract={"format": "parquet", "dtype": "bfloat16"})
@@ -336,7 +337,7 @@ def test_bars_of_what_is_written_end_at_all_of_it(workspace, monkeypatch):
     def bar(things=None, **options):
         return Bar(options["total"])
 
-    for module in (assemble, sliced_checkpoint, source):
+    for module in (masked, sliced, source):
         monkeypatch.setattr(module, "progress", bar)
     w = workspace(solve={"method": "wanda"})
     w.run(*BEFORE, "solve", "assemble")

@@ -1,0 +1,96 @@
+"""What pruning_manifest.json tells: what was pruned, by which settings, in which layout, and what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.artifacts.table import Row
+from stages.assembly.layout import Layout
+from stages.models.streaming.coverage import Coverage
+from stages.models.streaming.units import Units, parameters_of, units_of
+from stages.walk.pruned import Pruned
+
+COLUMNS = ("role", "method", "pattern", "weights", "kept", "sparsity", "relative_error", "damping", "attempts")
+"""Of the table of linears, for every pruned tensor."""
+
+
+def pruning_facts(
+    solution: Mapping[str, Any], source: Mapping[str, Any], rows: Mapping[str, Row], coverage: Coverage
+) -> dict[str, Any]:
+    """Settings, sources and sparsities: `sparsity` is of all weights of the blocks, `linears` of those linears cover.
+
+    solution, source: manifests of data/solution and data/model; rows: of the table of linears, by linear.
+    """
+    weights, kept = (sum(row[column] for row in rows.values()) for column in ("weights", "kept"))
+    return {
+        "format": 1,
+        "solve": solution["solve"],
+        "settings": solution["settings"],
+        "calibration": solution["calibration"],
+        "source": {key: value for key, value in source.items() if key != "files"},
+        "source_files": source["files"],
+        "sparsity": (weights - kept) / coverage.weights,
+        "block_weights": coverage.weights,
+        "covered": coverage.share,
+        "linears": {"sparsity": 1 - kept / weights, "weights": weights, "kept": kept},
+        "tensors": {f"{name}.weight": {column: row[column] for column in COLUMNS} for name, row in rows.items()},
+    }
+
+
+def layout_facts(pruned: Pruned, layout: Layout) -> dict[str, Any]:
+    """For the manifest: what the layout is called, the lines either of which loads it, and what is left of each block.
+
+    Which channels are left is told by masks.safetensors.
+    """
+    if layout.values is None or layout.parameters is None:
+        return {"name": layout.name}
+    model, blocks = pruned.model, list[dict[str, Any]]()
+    loads = ["AutoModelForCausalLM.from_pretrained(folder)"]
+    if layout.code is not None:
+        loads = [f"import secateur; {loads[0]}", f"{loads[0][:-1]}, trust_remote_code=True)"]
+    for kinds in _kept(pruned):
+        told = dict[str, Any]()
+        for units, keep in kinds:
+            told |= {units.kind: int(keep.sum()), f"{units.kind}_dense": units.count}
+            if units.kind == "heads":
+                told["heads_kept"] = keep.nonzero().flatten().tolist()
+        blocks.append(told)
+    dense, inside = model.parameters, model.block_parameters
+    return {
+        "name": layout.name,
+        "class": layout.values["architectures"][0],
+        "load": loads,
+        "parameters": {"dense": dense, "pruned": layout.parameters},
+        "block_parameters": {"dense": inside, "pruned": inside + layout.parameters - dense},
+        "heads_removed": any(block["heads"] < block["heads_dense"] for block in blocks),
+        "blocks": blocks,
+    }
+
+
+def budget_facts(pruned: Pruned, solve: Mapping[str, Any]) -> dict[str, Any]:
+    """For the manifest: which fraction of the parameters of heads and channels was to go, and which went.
+
+    solve: the section that the solution was made by.
+    """
+    kinds = [one for block in _kept(pruned) for one in block]
+    total = parameters_of(units for units, _ in kinds)
+    left = sum(int(keep.sum()) * units.parameters for units, keep in kinds)
+    return {
+        "asked": solve.get("sparsity"),
+        "removed": 1 - left / total,
+        "unit_parameters": {"dense": total, "pruned": left},
+    }
+
+
+def _kept(pruned: Pruned) -> list[list[tuple[Units, Tensor]]]:
+    """Of each block its kinds of units, and which (units,) bool stay."""
+    found = []
+    for index in range(pruned.model.blocks):
+        units = pruned.units(index) or {}
+        kinds = units_of(pruned.model, index)
+        found.append([(one, units.get(one.kind, torch.ones(one.count, dtype=torch.bool))) for one in kinds])
+    return found
