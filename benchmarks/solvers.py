@@ -31,7 +31,7 @@ from stages.linalg.correction import OutputErrorMoments, corrected_target
 from stages.linalg.refit import guarded_refit
 from stages.linalg.unit_diagonal import unit_diagonal
 from stages.methods import registry
-from stages.methods.linear.contract import Budget, LinearProblem, errors_of
+from stages.methods.linear.contract import Budget, LinearProblem, relative_errors
 from stages.models.streaming.streamed import StreamedModel
 from stages.walk.statistics import read_statistics
 
@@ -69,7 +69,7 @@ def main() -> None:
             for name, work in works.items():
                 weight = timed(totals[name], work, problem)
                 if weight is not None:
-                    totals[name].errors += errors_of(problem, weight)
+                    totals[name].errors += relative_errors(problem, weight)
     scale = model.blocks / len(looked)
     print("| work | CPU s, whole model | over one product | relative error, geometric mean |\n|---|---|---|---|")
     print("\n".join(total.row(name, scale, totals["one product"].seconds) for name, total in totals.items()))

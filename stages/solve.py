@@ -36,6 +36,6 @@ if __name__ == "__main__":
     parser = parser_of("solve", __doc__)
     parser.add_argument("--list", action="store_true", help="list the methods and their papers, and stop")
     if parser.parse_args().list:
-        print(registry.described())
+        print(registry.describe_methods())
         sys.exit(0)
     sys.exit(run_stage("solve", main, SECTIONS, blockwise=True))

@@ -41,7 +41,7 @@ def units(count: int, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> 
     return Groups(count, (*(EvenSlices(name) for name in rows), *(EvenSlices(name, dim=1) for name in columns)))
 
 
-def wholes(names: Sequence[str]) -> Groups:
+def whole_parameters(names: Sequence[str]) -> Groups:
     """Each of these parameters is a group."""
     return Groups(len(names), tuple(LabelledSlices(name, torch.tensor(at)) for at, name in enumerate(names)))
 

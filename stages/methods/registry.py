@@ -125,7 +125,7 @@ def settings_of(name: str) -> dict[str, Any]:
     return {field.name: field.default for field in dataclasses.fields(find(name).settings)}
 
 
-def described() -> str:
+def describe_methods() -> str:
     """Every method with its paper, what `auto` stands for and its settings, family by family, to read in a terminal."""
     lines, width = list[str](), max(map(len, names()))
     for family, title in TITLES.items():

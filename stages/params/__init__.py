@@ -13,7 +13,7 @@ from stages.params.amounts import check_amounts
 from stages.params.base import DType, Positive, Section
 from stages.params.effects import check_effects
 from stages.params.evaluating import Evaluate
-from stages.params.faults import first_fault, misplaced
+from stages.params.faults import fault_at, first_fault
 from stages.params.fetching import Fetch
 from stages.params.pruning import Solve
 from stages.params.yamlfile import read_yaml
@@ -87,7 +87,7 @@ class Workers(Section):
         if self.address is not None and self.runner != "dask":
             raise ValueError(f"address {self.address!r} is a Dask scheduler's: set runner to dask, or take it out")
         if self.address is not None and self.count != 1:
-            raise misplaced("count", f"the cluster at {self.address} has its own workers: expected 1, got {self.count}")
+            raise fault_at("count", f"the cluster at {self.address} has its own workers: expected 1, got {self.count}")
         return self
 
 
@@ -113,7 +113,7 @@ class Params(Section):
         given |= {"solve.method": self.solve.method} | {f"methods.{name}": name for name in self.methods}
         for place, name in given.items():
             if name is not None and name not in known:
-                raise misplaced(place, unknown("method", name, known))
+                raise fault_at(place, unknown("method", name, known))
         check_effects(self.solve)
         check_amounts(self.solve)
         return self

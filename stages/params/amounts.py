@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stages.linalg.masks import groups_of
-from stages.params.faults import misplaced
+from stages.params.faults import fault_at
 
 if TYPE_CHECKING:
     from stages.params.pruning import Rule, Solve
@@ -20,7 +20,7 @@ def pattern_sparsity(pattern: str) -> float | None:
     return None if groups is None else 1 - groups[0] / groups[1]
 
 
-def amount_of(settings: Solve, rule: Rule) -> tuple[float, str]:
+def sparsity_and_pattern(settings: Solve, rule: Rule) -> tuple[float, str]:
     """Sparsity and pattern that a rule asks for; what it omits is inherited where that is no contradiction.
 
     A rule with sparsity 0 protects, whatever the pattern.
@@ -39,7 +39,7 @@ def check_amounts(settings: Solve) -> None:
     """Raise a fault for sparsities that N:M patterns contradict, or that are missing without one."""
     implied = pattern_sparsity(settings.pattern)
     if settings.sparsity is None and implied is None:
-        raise misplaced("solve.sparsity", "pattern unstructured needs one, got nothing: write, say, `sparsity: 0.5`")
+        raise fault_at("solve.sparsity", "pattern unstructured needs one, got nothing: write, say, `sparsity: 0.5`")
     if settings.sparsity is not None:
         _agree("solve.sparsity", settings.sparsity, settings.pattern)
     for number, rule in enumerate(settings.rules):
@@ -50,7 +50,7 @@ def check_amounts(settings: Solve) -> None:
 def _agree(place: str, sparsity: float, pattern: str) -> None:
     implied = pattern_sparsity(pattern)
     if implied is not None and abs(sparsity - implied) > NEAR:
-        raise misplaced(
+        raise fault_at(
             place,
             f"pattern {pattern} removes {implied:.4g}, got {sparsity:g}: write `sparsity: null` or `sparsity: "
             f"{implied:.4g}`, or write `pattern: unstructured` beside it",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stages.errors import unknown
-from stages.params.faults import misplaced
+from stages.params.faults import fault_at
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -26,7 +26,7 @@ class Section(BaseModel):
         """Refuse unknown names, and true or false where pydantic would take them for 1 and 0."""
         for name, value in values.items() if isinstance(values, dict) else ():
             if name not in cls.model_fields:
-                raise misplaced(str(name), unknown("setting", name, cls.model_fields))
+                raise fault_at(str(name), unknown("setting", name, cls.model_fields))
             if isinstance(value, bool) and cls.model_fields[name].annotation is not bool:
-                raise misplaced(name, f"this setting is no switch: expected another value, got {str(value).lower()}")
+                raise fault_at(name, f"this setting is no switch: expected another value, got {str(value).lower()}")
         return values

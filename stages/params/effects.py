@@ -8,7 +8,7 @@ from typing import Any
 from stages.linalg.masks import groups_of
 from stages.methods import registry
 from stages.params.base import Section
-from stages.params.faults import misplaced
+from stages.params.faults import fault_at
 from stages.params.pruning import Rule, Solve
 
 WEIGHTS = ("pattern", "scope", "refit", "refit_steps", "refit_ridge", "allocation", "allocation_spread",
@@ -38,7 +38,7 @@ def _check_units(solve: Solve) -> None:
     for number, rule in enumerate(solve.rules):
         for name in RULE:
             if getattr(rule, name) is not None:
-                raise misplaced(
+                raise fault_at(
                     f"solve.rules[{number}].{name}",
                     f"with {solve.method} a rule gives roles (attention, mlp), blocks and sparsity, got {name}: "
                     f"{getattr(rule, name)!r}: take it out",
@@ -89,16 +89,16 @@ def _check_rule(solve: Solve, number: int, rule: Rule) -> None:
     place, method = f"solve.rules[{number}]", rule.method or solve.method
     asked = [name for name in (*RULE, "sparsity") if getattr(rule, name) is not None]
     if not asked and number == len(solve.rules) - 1:
-        raise misplaced(place, "it gives roles and blocks alone: add, say, `sparsity: 0`, or take it out")
+        raise fault_at(place, "it gives roles and blocks alone: add, say, `sparsity: 0`, or take it out")
     if rule.sparsity == 0:
         idle = [name for name in asked if name not in ("sparsity", "pattern")]
         if idle:
-            raise misplaced(f"{place}.{idle[0]}", "a rule with sparsity 0 prunes nothing: take it out, or the sparsity")
+            raise fault_at(f"{place}.{idle[0]}", "a rule with sparsity 0 prunes nothing: take it out, or the sparsity")
     if rule.refit is not None and registry.find(method).joint:
-        raise misplaced(f"{place}.refit", f"{method} is not followed by a refit, got {rule.refit}: take it out")
+        raise fault_at(f"{place}.refit", f"{method} is not followed by a refit, got {rule.refit}: take it out")
     if rule.scope is not None and groups_of(rule.pattern or solve.pattern):
         pattern = rule.pattern or solve.pattern
-        raise misplaced(f"{place}.scope", f"weights compete in the groups of {pattern}, got {rule.scope}: take it out")
+        raise fault_at(f"{place}.scope", f"weights compete in the groups of {pattern}, got {rule.scope}: take it out")
 
 
 def _check_walk(solve: Solve) -> None:
@@ -112,7 +112,7 @@ def _only_defaults(section: Section, names: Iterable[str], why: str, advice: str
     for name in names:
         value, plain = getattr(section, name), type(section).model_fields[name].get_default(call_default_factory=True)
         if value != plain:
-            raise misplaced(f"{place}.{name}", f"{why}: expected {_shown(plain)}, got {_shown(value)}{advice}")
+            raise fault_at(f"{place}.{name}", f"{why}: expected {_shown(plain)}, got {_shown(value)}{advice}")
 
 
 def _shown(value: Any) -> str:

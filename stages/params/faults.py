@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 
-def misplaced(place: str, message: str) -> PydanticCustomError:
+def fault_at(place: str, message: str) -> PydanticCustomError:
     """A fault for validators to raise: `message` about the setting at `place`, from where the validator stands."""
     return PydanticCustomError("misplaced", "{message}", {"place": place, "message": message})
 

@@ -6,7 +6,7 @@ from stages.errors import ParameterError
 from stages.params import Params
 
 
-def lengths(params: Params) -> dict[str, int]:
+def token_lengths(params: Params) -> dict[str, int]:
     """How many tokens the model is run on at once, by the setting that says so; what is off is left out."""
     settings = params.evaluate
     found = {
@@ -29,7 +29,7 @@ def check_positions(
 
     positions: of the model, learned or rotary; None where its configuration tells none. sections: which are checked.
     """
-    for name, length in lengths(params).items():
+    for name, length in token_lengths(params).items():
         if positions is not None and length > positions and name.startswith(sections):
             more = " (the BOS token counts)" if name.endswith("window") and params.evaluate.perplexity.bos else ""
             raise ParameterError(

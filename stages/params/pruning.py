@@ -9,9 +9,9 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from stages.errors import unknown
 from stages.linalg.masks import groups_of
 from stages.models.roles import ROLES
-from stages.params.amounts import amount_of
+from stages.params.amounts import sparsity_and_pattern
 from stages.params.base import Fraction, Positive, Section
-from stages.params.faults import misplaced
+from stages.params.faults import fault_at
 from stages.params.ranges import Numbers
 from stages.params.units import UnitSettings
 
@@ -56,7 +56,7 @@ class Rule(Section):
         known = sorted(set(ROLES) | {role.split(".")[0] for role in ROLES})
         for number, role in enumerate(roles or ()):
             if role not in known:
-                raise misplaced(f"[{number}]", unknown("role", role, known))
+                raise fault_at(f"[{number}]", unknown("role", role, known))
         return roles
 
 
@@ -100,7 +100,7 @@ class Solve(Section):
     def _settings_where_they_are_tracked(self) -> Solve:
         for i, rule in enumerate(self.rules):
             if rule.method not in (None, self.method) and rule.settings is None:
-                raise misplaced(
+                raise fault_at(
                     f"rules[{i}]",
                     f"it uses {rule.method}, whose settings must stand in the rule itself: add `settings: {{}}` "
                     "(methods.<name> is read, and tracked by DVC, for solve.method only)",
@@ -120,7 +120,7 @@ class Solve(Section):
     @property
     def amount(self) -> float:
         """Fraction removed where no rule says otherwise: `sparsity`, or what the N:M pattern removes."""
-        return amount_of(self, Rule())[0]
+        return sparsity_and_pattern(self, Rule())[0]
 
     @property
     def ordered(self) -> bool:

@@ -56,7 +56,7 @@ Numbers = Annotated[tuple[NumberOrRange, ...], BeforeValidator(_listed), Field(m
 """A list of numbers and ranges."""
 
 
-def resolved(numbers: Sequence[int | Range], count: int) -> list[int]:
+def resolve_numbers(numbers: Sequence[int | Range], count: int) -> list[int]:
     """The numbers meant of 0 to `count` - 1, in order; raises ValueError for one that is not among them."""
     found = set[int]()
     for one in numbers:
@@ -68,7 +68,7 @@ def resolved(numbers: Sequence[int | Range], count: int) -> list[int]:
     return sorted(found)
 
 
-def told(numbers: Iterable[int]) -> str:
+def as_ranges(numbers: Iterable[int]) -> str:
     """Numbers in order, runs of them as ranges: "0-2, 5"."""
     runs: list[list[int]] = []
     for one in sorted(numbers):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from stages.errors import ParameterError
 from stages.models.structure import Linear
 from stages.params.pruning import Rule
-from stages.params.ranges import resolved, told
+from stages.params.ranges import as_ranges, resolve_numbers
 
 log = logging.getLogger("secateur")
 
@@ -26,7 +26,7 @@ Part = Linear | BlockUnits
 """What a rule can speak of."""
 
 
-def governing(rules: Sequence[Rule], parts: Sequence[Part], blocks: int) -> list[int | None]:
+def match_rules(rules: Sequence[Rule], parts: Sequence[Part], blocks: int) -> list[int | None]:
     """For each part the number of its rule, None where no rule matches.
 
     Raises ParameterError for a rule that speaks of blocks or roles that are not there, or that never applies
@@ -50,7 +50,7 @@ def governing(rules: Sequence[Rule], parts: Sequence[Part], blocks: int) -> list
 def _matched(number: int, rule: Rule, parts: Sequence[Part], blocks: int) -> set[int]:
     """Places of the parts that the rule speaks of, whatever rules come before it."""
     try:
-        chosen = range(blocks) if rule.blocks is None else resolved(rule.blocks, blocks)
+        chosen = range(blocks) if rule.blocks is None else resolve_numbers(rule.blocks, blocks)
     except ValueError as error:
         raise ParameterError(f"solve.rules[{number}].blocks: the model has {blocks} blocks: {error}") from None
     within = {place: part for place, part in enumerate(parts) if part.block in set(chosen)}
@@ -58,8 +58,8 @@ def _matched(number: int, rule: Rule, parts: Sequence[Part], blocks: int) -> set
         if not any(_is(part.role, role) for part in within.values()):
             there = {part.role.partition(".")[0] for part in within.values()} | {part.role for part in within.values()}
             raise ParameterError(
-                f"solve.rules[{number}].roles: nothing in blocks {told(chosen)} has the role {role}: expected some of "
-                f"{', '.join(sorted(there))}"
+                f"solve.rules[{number}].roles: nothing in blocks {as_ranges(chosen)} has the role {role}: expected "
+                f"some of {', '.join(sorted(there))}"
             )
     roles = rule.roles
     return {place for place, part in within.items() if roles is None or any(_is(part.role, role) for role in roles)}
@@ -70,12 +70,12 @@ def _is(role: str, asked: str) -> bool:
     return asked in (role, role.partition(".")[0])
 
 
-def tell(found: Sequence[int | None], parts: Sequence[Part], facts: Sequence[str], noun: str) -> None:
+def log_rules(found: Sequence[int | None], parts: Sequence[Part], facts: Sequence[str], noun: str) -> None:
     """Log what each rule governs; facts: what becomes of each part."""
     for number in sorted({one for one in found if one is not None}):
         ours = [place for place, one in enumerate(found) if one == number]
         kinds = dict.fromkeys(facts[place] for place in ours)
-        blocks = told({parts[place].block for place in ours})
+        blocks = as_ranges({parts[place].block for place in ours})
         log.info("solve.rules[%d]: blocks %s: %d %s, %s", number, blocks, len(ours), noun, "; ".join(kinds))
     left = [place for place, one in enumerate(found) if one is None]
     if left and len(left) < len(found):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from stages.gating.groups import Groups, units, wholes
+from stages.gating.groups import Groups, units, whole_parameters
 from stages.gating.slices import EvenSlices, LabelledSlices
 
 
@@ -41,7 +41,7 @@ FAMILIES = {
         lambda: [units(2, QKV_ROWS, ["o.weight"]), units(6, ["gate.weight", "up.weight"], ["down.weight"])],
         (3, 5, 8),
     ),
-    "whole linears": (Attention, lambda: [wholes(["gate.weight", "o.weight"])], (3, 5, 8)),
+    "whole linears": (Attention, lambda: [whole_parameters(["gate.weight", "o.weight"])], (3, 5, 8)),
     "rows of one, columns of another": (
         lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
         lambda: [Groups(8, (EvenSlices("0.weight"),)), Groups(4, (EvenSlices("1.weight", dim=1),))],

@@ -11,7 +11,7 @@ from torch import Tensor
 from stages.errors import ParameterError
 from stages.linalg.attention import squared_error
 from stages.methods.attention.contract import AttentionInputs, AttentionProblem, batch_order
-from stages.methods.linear.contract import Budget, LinearSolution, solution_of
+from stages.methods.linear.contract import Budget, LinearSolution, masked_solution
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class AttentionGd:
 
     def __call__(self, problem: AttentionProblem, budget: Budget) -> LinearSolution:
         """See the class."""
-        return solution_of(problem.dense, budget.select(self._scores(problem), problem.linear.rows))
+        return masked_solution(problem.dense, budget.select(self._scores(problem), problem.linear.rows))
 
     def _scores(self, problem: AttentionProblem) -> Tensor:
         alone, moved = self.learnt_mask(problem)

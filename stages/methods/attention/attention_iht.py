@@ -14,7 +14,7 @@ from stages.linalg.attention import errors_between, squared_error
 from stages.linalg.unit_diagonal import UnitGram, unit_diagonal
 from stages.methods import registry
 from stages.methods.attention.contract import AttentionProblem, attention_error, batch_order
-from stages.methods.linear.contract import Budget, LinearSolution, solution_of
+from stages.methods.linear.contract import Budget, LinearSolution, masked_solution
 
 SLOW, FAST = 0.9, 0.95
 """Decay of the running means of gradients and of their squares."""
@@ -84,7 +84,7 @@ class AttentionIht:
         for step, batch in enumerate(batch_order(problem.fit.batches, self.steps, self.seed)):
             descent.step(batch, self.rate * self.share(step), self.penalty, self.moves and step < self.steps * 2 / 3)
             if (step + 1) % LOOK_EVERY == 0 or step + 1 == self.steps:
-                found = solution_of(descent.weight(), descent.keep, begin.damping, begin.attempts)
+                found = masked_solution(descent.weight(), descent.keep, begin.damping, begin.attempts)
                 error = attention_error(problem.held, found.weight).total
                 if error < least:
                     best, least = found, error

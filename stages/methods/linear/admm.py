@@ -13,7 +13,7 @@ from stages.linalg.admm import admm_operator, admm_rhs, admm_update
 from stages.linalg.masks import removed_count
 from stages.linalg.refit import guarded_refit
 from stages.linalg.unit_diagonal import unit_diagonal
-from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, solution_of
+from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, masked_solution
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Admm:
         if self.refine_steps:
             weight = guarded_refit(target, unit.gram, keep, weight, self.refine_steps, self.ridge)
         whole = keep.all(1, keepdim=True)  # a row that loses nothing is at its minimum, which no rounding shall move
-        return solution_of(torch.where(whole, problem.target, weight / unit.scale), keep, self.ridge)
+        return masked_solution(torch.where(whole, problem.target, weight / unit.scale), keep, self.ridge)
 
     def penalties_of_steps(self) -> list[float]:
         """ρ of every step, growing from the first to the last."""
@@ -116,11 +116,11 @@ class Admm:
 
     def _select(self, total: Tensor, rows: tuple[int, ...], budget: Budget, step: int, buffer: Tensor) -> Tensor:
         if self.gradual:
-            budget = eased(budget, 1 - (1 - (step + 1) / (self.selections + 1)) ** 3, rows, total.shape[1])
+            budget = partial_budget(budget, 1 - (1 - (step + 1) / (self.selections + 1)) ** 3, rows, total.shape[1])
         return budget.select(torch.abs(total, out=buffer), rows)
 
 
-def eased(budget: Budget, share: float, rows: tuple[int, ...], width: int) -> Budget:
+def partial_budget(budget: Budget, share: float, rows: tuple[int, ...], width: int) -> Budget:
     """A budget that removes only this share, 0 to 1, of what `budget` removes, to the nearest whole number."""
     groups, kept = budget.groups, budget.kept
     if groups is not None:

@@ -12,7 +12,7 @@ from stages.errors import ParameterError
 from stages.linalg.admm import admm_operator, admm_rhs, admm_update
 from stages.linalg.refit import guarded_refit
 from stages.linalg.unit_diagonal import unit_diagonal
-from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, solution_of
+from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, masked_solution
 
 PERIOD = 3
 """Steps between two looks at how much of the mask has changed."""
@@ -74,7 +74,7 @@ class Alps:
         if self.refine_steps:
             weight = guarded_refit(target, unit.gram, keep, weight, self.refine_steps, self.ridge)
         whole = keep.all(1, keepdim=True)  # a row that loses nothing is at its minimum, which no rounding shall move
-        return solution_of(torch.where(whole, problem.target, weight / unit.scale), keep, self.ridge)
+        return masked_solution(torch.where(whole, problem.target, weight / unit.scale), keep, self.ridge)
 
     def _alternate(self, target: Tensor, gram: Tensor, budget: Budget) -> tuple[Tensor, Tensor]:
         """Z, (rows, d_in), of one linear and its mask."""
@@ -90,11 +90,11 @@ class Alps:
                 changed = int((keep ^ seen).sum()) / max(1, int(keep.sum()))
                 if changed <= self.tolerance:
                     break
-                penalty, seen = last * growth_of(changed), keep
+                penalty, seen = last * penalty_growth(changed), keep
                 answer, ratio, last = admm_operator(gram, self.ridge, penalty), last / penalty, penalty
         return total.mul_(keep), keep
 
 
-def growth_of(changed: float) -> float:
+def penalty_growth(changed: float) -> float:
     """What the penalty is multiplied by after this share of the mask has changed."""
     return next(factor for least, factor in GROWTH if changed >= least)

@@ -115,12 +115,12 @@ class LinearSolution:
     attempts: int = 1
 
 
-def solution_of(weight: Tensor, keep: Tensor, damping: float | None = None, attempts: int = 1) -> LinearSolution:
+def masked_solution(weight: Tensor, keep: Tensor, damping: float | None = None, attempts: int = 1) -> LinearSolution:
     """A solution with exact zeros where nothing is kept."""
     return LinearSolution(torch.where(keep, weight, 0.0), keep, damping, attempts)
 
 
-def errors_of(problem: LinearProblem, weight: Tensor) -> tuple[float, ...]:
+def relative_errors(problem: LinearProblem, weight: Tensor) -> tuple[float, ...]:
     """Relative error of each linear with this (d_out, d_in) weight in place of its target."""
     return relative_error(weight, problem.target, problem.gram, problem.rows)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from stages.linalg.sparse_fit import Recipe, sparse_fit
-from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, solution_of
+from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, masked_solution
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class IterativeHardThresholding:
         """Dead inputs and singular Gram matrices are no trouble: nothing is inverted."""
         patterns = budget.patterns(problem.rows, problem.target.shape[1])
         found = sparse_fit(problem.target, problem.gram, patterns, self._recipe(), momentum=False)
-        return solution_of(found.weight, found.keep)
+        return masked_solution(found.weight, found.keep)
 
     def _recipe(self) -> Recipe:
         return Recipe(self.schedule, self.iterations, self.mu, self.refine, self.refine_steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, solution_of
+from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, masked_solution
 
 
 @dataclass(frozen=True)
@@ -22,4 +22,4 @@ class Magnitude:
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
         """Keep the largest weights of each row or linear."""
         keep = budget.select(problem.target.abs(), problem.rows)
-        return solution_of(problem.target, keep)
+        return masked_solution(problem.target, keep)

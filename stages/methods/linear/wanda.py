@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stages.errors import ParameterError
-from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, solution_of
+from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, masked_solution
 
 
 @dataclass(frozen=True)
@@ -33,4 +33,4 @@ class Wanda:
         """Keep the weights with the largest scores."""
         norms = problem.gram.diagonal().clamp(min=0).sqrt()
         keep = budget.select(problem.target.abs() * norms**self.activation_power, problem.rows)
-        return solution_of(problem.target, keep)
+        return masked_solution(problem.target, keep)

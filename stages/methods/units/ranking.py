@@ -12,7 +12,7 @@ from stages.errors import ParameterError
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedUnits:
     """The units of one kind in one block.
 
     scores: (units,), higher for those more worth keeping; parameters: of each unit.
@@ -37,7 +37,7 @@ class _Piece:
     score: float
 
 
-def by_budget(places: Sequence[Ranked], removed: int) -> list[Tensor]:
+def keep_to_budget(places: Sequence[RankedUnits], removed: int) -> list[Tensor]:
     """For each place the units (units,) bool that stay when at least `removed` parameters go, and hardly more.
 
     The lowest score of all goes first; a unit larger than what is still to go is passed over, unless nothing smaller
@@ -78,7 +78,7 @@ def by_budget(places: Sequence[Ranked], removed: int) -> list[Tensor]:
     return [keep_best(place.scores, kept) for place, kept in zip(places, counts, strict=True)]
 
 
-def literal(places: Sequence[Ranked], fraction: float, factors: Sequence[float]) -> list[Tensor]:
+def keep_above_threshold(places: Sequence[RankedUnits], fraction: float, factors: Sequence[float]) -> list[Tensor]:
     """Eq. 8 of numerical pruning as it is written: scores times a factor, and a threshold by the COUNT of units.
 
     factors: of each place, α = 4 d/3 for heads, d their inputs of o, 1 for channels; it all but spares the heads.
@@ -104,15 +104,15 @@ def keep_best(scores: Tensor, kept: int) -> Tensor:
     return keep
 
 
-def _settled(place: Ranked) -> int:
+def _settled(place: RankedUnits) -> int:
     return len(place.scores) if place.kept is None else place.kept
 
 
-def _gone(place: Ranked, kept: int) -> int:
+def _gone(place: RankedUnits, kept: int) -> int:
     return (len(place.scores) - kept) * place.parameters
 
 
-def _pieces(places: Sequence[Ranked]) -> list[_Piece]:
+def _pieces(places: Sequence[RankedUnits]) -> list[_Piece]:
     """What can go, place by place from its lowest score: single units, or as many as leave a multiple."""
     found = []
     for number, place in enumerate(places):

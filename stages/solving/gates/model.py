@@ -19,7 +19,7 @@ from stages.models.loading.load import load_model
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.streaming.units import Units
 from stages.models.structure import Linear
-from stages.solving.gates.result import Trained
+from stages.solving.gates.result import TrainedGates
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class GatedModel:
 
     def loss(self, tokens: Tensor) -> Tensor:
         """Mean over the next tokens of -log p(token | those before it), of ids (sequences, length)."""
-        return loss_of(self.net, tokens)
+        return next_token_loss(self.net, tokens)
 
     def penalty(self) -> Tensor:
         """The penalty of all gates at λ = 1."""
@@ -80,7 +80,9 @@ def gated_model(model: StreamedModel, settings: DGating, units: Sequence[Units],
     return GatedModel(net, units, families, linears, weights)
 
 
-def model_with(model: StreamedModel, trained: Trained, kinds: Sequence[Units]) -> tuple[nn.Module, list[Tensor]]:
+def model_with_gates(
+    model: StreamedModel, trained: TrainedGates, kinds: Sequence[Units]
+) -> tuple[nn.Module, list[Tensor]]:
     """The whole model with trained weights, and a tensor (units,) for each of `kinds` that scales its units."""
     net = _whole(model, model.dtype)
     for linear in (linear for index in range(model.blocks) for linear in model.linears(index)):
@@ -92,7 +94,7 @@ def model_with(model: StreamedModel, trained: Trained, kinds: Sequence[Units]) -
     return net, [gate.factors.data[0] for gate in gates]
 
 
-def loss_of(net: nn.Module, tokens: Tensor) -> Tensor:
+def next_token_loss(net: nn.Module, tokens: Tensor) -> Tensor:
     """Mean over the next tokens of -log p(token | those before it), of ids (sequences, length)."""
     logits = net(input_ids=tokens, use_cache=False).logits[:, :-1]
     return nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())

@@ -17,19 +17,19 @@ from stages.models.streaming.units import Kind, units_of
 from stages.params.pruning import Solve
 from stages.runtime.clock import Clock
 from stages.runtime.stage import StageRun
-from stages.solving.gates.result import Trained
-from stages.solving.gates.scales import folded
+from stages.solving.gates.result import TrainedGates
+from stages.solving.gates.scales import choose_scale_power
 from stages.solving.gates.training import train
 from stages.solving.plan import BlockInputs, BlockPlan
 from stages.solving.units.checks import compensation_of, method_of, units_to_prune
-from stages.solving.units.choice import choose
-from stages.solving.units.plan import UnitPlan, planned
-from stages.solving.units.ranking import kept_units, ranked_places, rules_of
+from stages.solving.units.choice import choose_units
+from stages.solving.units.plan import UnitPlan, plans_keeping
+from stages.solving.units.ranking import kept_units, match_unit_rules, units_to_rank
 from stages.solving.units.solver import UnitSolver
 
 
 @dataclass(frozen=True)
-class TrainedPlan:
+class GatePlan:
     """Removes heads and channels, and what stays is trained: weights scaled by their units' gates. A BlockPlan."""
 
     index: int
@@ -37,7 +37,7 @@ class TrainedPlan:
     scorer: UnitMethod
     own: Mapping[str, Any]
     kept: Mapping[Kind, Tensor]
-    trained: Trained
+    trained: TrainedGates
     corrects: bool = False
     needs_attention: bool = False
     leaves_dense: bool = False
@@ -72,7 +72,7 @@ def gate_plans(run: StageRun, model: StreamedModel, identity: str) -> tuple[Sequ
     settings, method = run.params.solve, method_of(run.params)
     units = units_to_prune(run.params, model)
     scores = [torch.zeros(one.count) for one in units]
-    places = ranked_places(settings, units, scores, rules_of(settings, units, model.blocks))
+    places = units_to_rank(settings, units, scores, match_unit_rules(settings, units, model.blocks))
     kept_units(settings, method, units, places)  # a budget that no scores can meet is told before training
     if all(place.kept == len(place.scores) for place in places):
         raise ParameterError(
@@ -80,9 +80,9 @@ def gate_plans(run: StageRun, model: StreamedModel, identity: str) -> tuple[Sequ
             "the rules"
         )
     gates = train(run, model, identity, units, [place.kept != len(place.scores) for place in places])
-    kept = choose(run.params, units, [gates.sizes(one) for one in units], model.blocks)
+    kept = choose_units(run.params, units, [gates.sizes(one) for one in units], model.blocks)
     if not (gates.weights or compensation_of(settings, method) == "none"):
-        return planned(run, kept), gates.facts
-    gates, own = folded(run, model, gates, kept), run.params.methods.get(settings.method, {})
-    plans = [TrainedPlan(index, settings.method, method, own, one, gates) for index, one in enumerate(kept)]
+        return plans_keeping(run, kept), gates.facts
+    gates, own = choose_scale_power(run, model, gates, kept), run.params.methods.get(settings.method, {})
+    plans = [GatePlan(index, settings.method, method, own, one, gates) for index, one in enumerate(kept)]
     return plans, gates.facts

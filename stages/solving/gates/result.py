@@ -18,7 +18,7 @@ from stages.models.structure import Linear
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedGates:
     """What training found, in a file of the block store.
 
     power: |s|^power stands in the place of a scale s; with 0, units that stay are as they were.
@@ -68,10 +68,10 @@ class Trained:
         return weight
 
     def _of(self, units: Units, what: str) -> Tensor:
-        file, name = TensorFile(self.path), name_of(units.block, units.kind, what)
+        file, name = TensorFile(self.path), gate_tensor(units.block, units.kind, what)
         return file.read([name])[name] if name in file.spans else torch.ones(units.count, dtype=torch.float64)
 
 
-def name_of(block: int, kind: Kind, what: str) -> str:
+def gate_tensor(block: int, kind: Kind, what: str) -> str:
     """Of the tensor that tells this of the units of a kind."""
     return f"gates.{block}.{kind}.{what}"

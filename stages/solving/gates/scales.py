@@ -27,18 +27,20 @@ from stages.models.streaming.units import Kind, units_of
 from stages.runtime.blocks.contract import Block
 from stages.runtime.progress import progress
 from stages.runtime.stage import StageRun
-from stages.solving.gates.model import loss_of, model_with
-from stages.solving.gates.result import Trained
-from stages.solving.gates.training import held_out
+from stages.solving.gates.model import model_with_gates, next_token_loss
+from stages.solving.gates.result import TrainedGates
+from stages.solving.gates.training import split_windows
 
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 log = logging.getLogger("secateur")
 
 
-def folded(run: StageRun, model: StreamedModel, gates: Trained, kept: Sequence[Mapping[Kind, torch.Tensor]]) -> Trained:
+def choose_scale_power(
+    run: StageRun, model: StreamedModel, gates: TrainedGates, kept: Sequence[Mapping[Kind, torch.Tensor]]
+) -> TrainedGates:
     """The same gates with the power that is best for the units of `kept`, by block."""
     key = key_of(
-        task="gate_powers", gates=gates.key, activations=identity_of(ACTIVATIONS), code=code_of(folded),
+        task="gate_powers", gates=gates.key, activations=identity_of(ACTIVATIONS), code=code_of(choose_scale_power),
         kept=[{kind: bytes(pack(keep).tolist()).hex() for kind, keep in one.items()} for one in kept],
         **compute_facts(model.device, model.dtype, 1),
     )  # fmt: skip
@@ -51,16 +53,16 @@ def folded(run: StageRun, model: StreamedModel, gates: Trained, kept: Sequence[M
 
 
 def _write(
-    model: StreamedModel, gates: Trained, kept: Sequence[Mapping[Kind, torch.Tensor]], path: Path
+    model: StreamedModel, gates: TrainedGates, kept: Sequence[Mapping[Kind, torch.Tensor]], path: Path
 ) -> dict[str, float]:
     kinds = [one for index in range(model.blocks) for one in units_of(model, index)]
-    net, scales = model_with(model, gates, kinds)
-    windows, losses = held_out()[1], list[float]()
+    net, scales = model_with_gates(model, gates, kinds)
+    windows, losses = split_windows()[1], list[float]()
     for power in progress(POWERS, desc="scales", unit="power"):
         for one, scale in zip(kinds, scales, strict=True):
             scale.copy_(dataclasses.replace(gates, power=power).scales(one) * kept[one.block][one.kind])
         with torch.no_grad():
-            found = [loss_of(net, tokens[None].long().to(model.device)).item() for tokens in windows]
+            found = [next_token_loss(net, tokens[None].long().to(model.device)).item() for tokens in windows]
         losses.append(sum(found) / len(found))
     told = torch.tensor(losses, dtype=torch.float64)
     if not bool(torch.isfinite(told).all()):

@@ -35,17 +35,19 @@ from stages.runtime.blocks.contract import Block
 from stages.runtime.progress import progress
 from stages.runtime.stage import StageRun
 from stages.solving.gates.model import GatedModel, gated_model
-from stages.solving.gates.result import Trained, name_of
-from stages.solving.units.problem import asked_of
+from stages.solving.gates.result import TrainedGates, gate_tensor
+from stages.solving.units.problem import parameters_to_remove
 from stages.walk.backward import calibration_windows
 from stages.walk.held_out import fitted_sequences
 
-EVERY = 8
+SAVE_EVERY = 8
 """Steps between two states that are kept."""
 log = logging.getLogger("secateur")
 
 
-def train(run: StageRun, model: StreamedModel, identity: str, kinds: Sequence[Units], free: Sequence[bool]) -> Trained:
+def train(
+    run: StageRun, model: StreamedModel, identity: str, kinds: Sequence[Units], free: Sequence[bool]
+) -> TrainedGates:
     """Train gates (or find them trained); kinds: all units of the model; free: whether a rule lets them go at all.
 
     Raises ParameterError for what the settings of solve and the method cannot be together.
@@ -55,10 +57,10 @@ def train(run: StageRun, model: StreamedModel, identity: str, kinds: Sequence[Un
     training = _Training(
         run.params, model, identity, settings, kinds, [one for one, ours in zip(kinds, free, strict=True) if ours]
     )
-    return Trained(run.note(run.blocks.one(Block("gates", 0, training.key()), training.write)))
+    return TrainedGates(run.note(run.blocks.one(Block("gates", 0, training.key()), training.write)))
 
 
-def held_out() -> tuple[Tensor, Tensor]:
+def split_windows() -> tuple[Tensor, Tensor]:
     """The calibration windows that gates are trained on, and those (one in eight, at least one) held out of it."""
     windows = calibration_windows()
     if len(windows) < 2:
@@ -99,8 +101,8 @@ class _Training:
     ) -> None:  # fmt: skip
         self._params, self._model, self._settings = params, model, settings
         self._gated, self._everything = gated, parameters_of(kinds)
-        self._asked = asked_of(kinds, params.solve.amount)
-        self._windows, self._states = held_out()[0], BlockStore("gate_states")
+        self._asked = parameters_to_remove(kinds, params.solve.amount)
+        self._windows, self._states = split_windows()[0], BlockStore("gate_states")
         self._facts = {
             "task": "gates",
             "model": identity,
@@ -136,8 +138,8 @@ class _Training:
         self._tell(gated, last)
         tensors = dict[str, Tensor]()
         for units, family in zip(gated.units, gated.families, strict=True):
-            tensors[name_of(units.block, units.kind, "size")] = family.sizes().cpu()
-            tensors[name_of(units.block, units.kind, "scale")] = family.scales().cpu()
+            tensors[gate_tensor(units.block, units.kind, "size")] = family.sizes().cpu()
+            tensors[gate_tensor(units.block, units.kind, "scale")] = family.scales().cpu()
         tensors |= {linear.tensor: gated.weight(linear).cpu() for linear in gated.linears}
         gone = gated.gone(self._settings.tolerance) / self._everything
         write_tensors(path, tensors, {"facts": json.dumps({"steps": last, "at_zero": gone})})
@@ -165,7 +167,7 @@ class _Training:
                 (loss + settings.strength(step) * gated.penalty()).backward()
                 optimizer.step()
                 step += 1
-                if step % EVERY == 0 and step < settings.steps:
+                if step % SAVE_EVERY == 0 and step < settings.steps:
                     self._keep(gated, optimizer, step)
                 gone = gated.gone(settings.tolerance) / self._everything
                 bar.set_postfix_str(f"loss {loss.item():.3f}, {100 * gone:.1f} % at zero", refresh=False)
@@ -193,7 +195,7 @@ class _Training:
         for number, one in enumerate(gated.trained):
             tensors[f"{number}.value"] = one.detach()
             tensors |= {f"{number}.{name}": value for name, value in optimizer.state[one].items()}
-        key = self.key(slot=step // EVERY % 2)
+        key = self.key(slot=step // SAVE_EVERY % 2)
         self._states.make(key, lambda path: write_tensors(path, tensors, {"step": str(step)}))
 
     def _restored(self, gated: GatedModel, optimizer: Adam) -> int:

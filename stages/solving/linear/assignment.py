@@ -20,9 +20,9 @@ from stages.models.streaming.coverage import check_coverage
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.params import Params
-from stages.params.amounts import amount_of
+from stages.params.amounts import sparsity_and_pattern
 from stages.params.pruning import Rule
-from stages.solving.rules import governing, tell
+from stages.solving.rules import log_rules, match_rules
 
 Solver = LinearSolver | AttentionSolver
 
@@ -76,7 +76,7 @@ class Assignment:
         return self.kept == 0 or (self.sparsity == 1 and self.groups is None)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """Method and amount, for the log."""
         amount = f"sparsity {self.sparsity:g}" if self.groups is None else f"pattern {self.pattern}"
         return "dense" if self.leaves_dense else f"{amount}, {self.method}"
@@ -105,14 +105,14 @@ def assign(params: Params, model: StreamedModel) -> dict[str, Assignment]:
     check_coverage(model, params.solve.max_uncovered)
     found, solvers = dict[str, Assignment](), dict[int | None, Solver]()
     linears = [linear for index in range(model.blocks) for linear in model.linears(index)]
-    numbers = governing(params.solve.rules, linears, model.blocks)
+    numbers = match_rules(params.solve.rules, linears, model.blocks)
     for linear, number in zip(linears, numbers, strict=True):
         rule = Rule() if number is None else params.solve.rules[number]
         if number not in solvers:
             solvers[number] = _solver_of(params, rule)
         found[linear.name] = _resolved(params, rule, solvers[number], linear)
         _check_counts(found[linear.name], linear, "solve" if rule.sparsity is None else f"solve.rules[{number}]")
-    tell(numbers, linears, [found[linear.name].told for linear in linears], "linears")
+    log_rules(numbers, linears, [found[linear.name].summary for linear in linears], "linears")
     for index in range(model.blocks):
         _check_pairs(model.linears(index), found)
     return _ranked(model, linears, numbers, found)
@@ -151,7 +151,7 @@ def _resolved(params: Params, rule: Rule, solver: Solver, linear: Linear) -> Ass
     scope = solver.scopes[0] if asked == "auto" else asked
     if scope not in solver.scopes:
         raise ParameterError(f"solve.scope: {method} works in {', '.join(solver.scopes)}, got {scope}")
-    sparsity, pattern = amount_of(params.solve, rule)
+    sparsity, pattern = sparsity_and_pattern(params.solve, rule)
     joint = registry.find(method).joint
     refit = "none" if joint else rule.refit or params.solve.refit
     corrected = params.solve.corrects(joint or solver.refits or refit != "none")

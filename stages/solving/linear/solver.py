@@ -18,7 +18,7 @@ from stages.linalg.correction import Correction, corrected_target
 from stages.linalg.refit import exact_refit, guarded_refit
 from stages.linalg.unit_diagonal import unit_diagonal
 from stages.methods.attention.contract import AttentionSolver
-from stages.methods.linear.contract import LinearProblem, LinearSolution, LinearSolver, errors_of
+from stages.methods.linear.contract import LinearProblem, LinearSolution, LinearSolver, relative_errors
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.params.pruning import Solve
@@ -33,7 +33,7 @@ Entry = tuple[Row, Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolvedLinear:
     """A linear that is solved: its row of the table, its mask and its weight (d_out, d_in) as it will be stored."""
 
     linear: Linear
@@ -61,7 +61,7 @@ class LinearsSolver:
     clock: Clock
     inputs: BlockInputs | None = None
 
-    def _solve(self, linears: Sequence[Linear], statistics: InputStatistics) -> Iterator[Solved]:
+    def _solve(self, linears: Sequence[Linear], statistics: InputStatistics) -> Iterator[SolvedLinear]:
         """Solve those of `linears` that the statistics are of."""
         named = {linear.name: linear for linear in linears}
         rows = {name: named[name].shape[0] for name in statistics.linears}
@@ -73,7 +73,7 @@ class LinearsSolver:
 
         put: whether a solved linear goes into the loaded block before the next input's statistics are taken.
         """
-        linears, solved, source = self.model.linears(index), dict[str, Solved](), iter(statistics)
+        linears, solved, source = self.model.linears(index), dict[str, SolvedLinear](), iter(statistics)
         while (one := self._next(source)) is not None:
             for found in self._solve(linears, one):
                 solved[found.linear.name] = found
@@ -85,7 +85,7 @@ class LinearsSolver:
         with self.clock.timing("calibration", self.model.device):
             return next(source, None)
 
-    def _together(self, linears: list[Linear], statistics: InputStatistics) -> Iterator[Solved]:
+    def _together(self, linears: list[Linear], statistics: InputStatistics) -> Iterator[SolvedLinear]:
         chosen = [self.assignments[linear.name] for linear in linears]
         dense = self._dense(linears, statistics.gram.dtype)
         rows = tuple(linear.shape[0] for linear in linears)
@@ -178,13 +178,13 @@ class LinearsSolver:
         problem: LinearProblem,
         solution: LinearSolution,
         corrections: Sequence[Correction],
-    ) -> Iterator[Solved]:
+    ) -> Iterator[SolvedLinear]:
         """One entry a linear; the error is that of the weights as they will be stored, against the dense ones."""
         first = chosen[0]
         refits = not first.leaves_dense and (first.solver.refits or first.refit != "none" or first.corrects_target)
         parts, keeps = zip(linears, solution.weight.split(problem.rows), strict=True), solution.keep.split(problem.rows)
         weights = [in_stored_dtype(part, self.model.stored, linear, "weights") for linear, part in parts]
-        errors = errors_of(problem, torch.cat(weights).to(problem.target.dtype))
+        errors = relative_errors(problem, torch.cat(weights).to(problem.target.dtype))
         for i, (linear, one) in enumerate(zip(linears, chosen, strict=True)):
             row = linear_row(
                 linear.name, linear.block, linear.role, method=one.method, pattern=one.pattern, scope=one.scope,
@@ -192,7 +192,7 @@ class LinearsSolver:
                 damping=solution.damping, attempts=solution.attempts, refits=refits, refit=one.refit,
                 correction=corrections[i].strength, correction_ridge=corrections[i].ridge,
             )  # fmt: skip
-            yield Solved(linear, row, keeps[i], weights[i])
+            yield SolvedLinear(linear, row, keeps[i], weights[i])
 
 
 def _alike(names: tuple[str, ...], assignments: Mapping[str, Assignment]) -> Iterator[list[str]]:

@@ -18,7 +18,7 @@ from stages.runtime.clock import Clock
 from stages.runtime.stage import StageRun
 from stages.solving.plan import BlockInputs
 from stages.solving.units.checks import compensation_of, method_of, units_to_prune
-from stages.solving.units.choice import choose
+from stages.solving.units.choice import choose_units
 from stages.solving.units.scores import unit_scores
 from stages.solving.units.solver import UnitSolver
 
@@ -68,11 +68,11 @@ def unit_plans(run: StageRun, model: StreamedModel, identity: str, statistics: M
     """
     units = units_to_prune(run.params, model)
     scores = unit_scores(run, model, identity, statistics)
-    kept = choose(run.params, units, [scores[one.block][one.kind] for one in units], model.blocks)
-    return planned(run, kept)
+    kept = choose_units(run.params, units, [scores[one.block][one.kind] for one in units], model.blocks)
+    return plans_keeping(run, kept)
 
 
-def planned(run: StageRun, kept: list[dict[Kind, Tensor]]) -> list[UnitPlan]:
+def plans_keeping(run: StageRun, kept: list[dict[Kind, Tensor]]) -> list[UnitPlan]:
     """Plans that keep these units (units,) bool, by kind, of every block."""
     settings, method = run.params.solve, method_of(run.params)
     own = run.params.methods.get(settings.method, {})

@@ -56,7 +56,7 @@ def statistics_of(sink: str, found: Sequence[InputStatistics]) -> InputStatistic
     return next(one for one in found if sink in one.linears)
 
 
-def asked_of(units: Sequence[Units], sparsity: float) -> int:
+def parameters_to_remove(units: Sequence[Units], sparsity: float) -> int:
     """How many of all units' parameters are to go."""
     return math.ceil(sparsity * parameters_of(units))
 

@@ -10,32 +10,32 @@ from torch import Tensor
 from stages.errors import ParameterError
 from stages.linalg.masks import removed_count
 from stages.methods.units.contract import UnitMethod
-from stages.methods.units.ranking import Ranked, by_budget, keep_best, literal
+from stages.methods.units.ranking import RankedUnits, keep_above_threshold, keep_best, keep_to_budget
 from stages.models.streaming.units import Kind, Units, parameters_of
 from stages.params.pruning import Solve
-from stages.solving.rules import BlockUnits, governing
+from stages.solving.rules import BlockUnits, match_rules
 from stages.solving.units.checks import ROLES
-from stages.solving.units.problem import asked_of
+from stages.solving.units.problem import parameters_to_remove
 
 
-def parts_of(units: Sequence[Units]) -> list[BlockUnits]:
+def rule_parts(units: Sequence[Units]) -> list[BlockUnits]:
     """What rules can speak of, of a structured method."""
     return [BlockUnits(ROLES[one.kind], one.block) for one in units]
 
 
-def rules_of(settings: Solve, units: Sequence[Units], blocks: int) -> list[int | None]:
+def match_unit_rules(settings: Solve, units: Sequence[Units], blocks: int) -> list[int | None]:
     """For the heads and the channels of each block the number of the rule that settles how many stay."""
-    return governing(settings.rules, parts_of(units), blocks)
+    return match_rules(settings.rules, rule_parts(units), blocks)
 
 
-def ranked_places(
+def units_to_rank(
     settings: Solve, units: Sequence[Units], scores: Sequence[Tensor], rules: Sequence[int | None]
-) -> list[Ranked]:
+) -> list[RankedUnits]:
     """The heads or channels of each block as they compete, their number settled where rule `rules[i]` says so."""
     return [_place(settings, *given) for given in zip(units, scores, rules, strict=True)]
 
 
-def _place(settings: Solve, units: Units, scores: Tensor, number: int | None) -> Ranked:
+def _place(settings: Solve, units: Units, scores: Tensor, number: int | None) -> RankedUnits:
     """The units of one place as they are ranked; their number is settled where rule `number` says so."""
     multiple = settings.units.multiple if units.kind == "channels" else 1
     if multiple > units.count:
@@ -44,7 +44,7 @@ def _place(settings: Solve, units: Units, scores: Tensor, number: int | None) ->
         )
     sparsity = None if number is None else settings.rules[number].sparsity
     if sparsity is None:
-        return Ranked(scores, units.parameters, None, multiple)
+        return RankedUnits(scores, units.parameters, None, multiple)
     kept = units.count - removed_count(units.count, sparsity)
     if kept < units.count:
         kept = kept // multiple * multiple
@@ -53,10 +53,12 @@ def _place(settings: Solve, units: Units, scores: Tensor, number: int | None) ->
             f"solve.rules[{number}].sparsity: {sparsity:g} would leave block {units.block} no "
             f"{units.kind} of its {units.count}: expected at most {1 - multiple / units.count:.3f}"
         )
-    return Ranked(scores, units.parameters, kept, multiple)
+    return RankedUnits(scores, units.parameters, kept, multiple)
 
 
-def kept_units(settings: Solve, method: UnitMethod, units: Sequence[Units], places: Sequence[Ranked]) -> list[Tensor]:
+def kept_units(
+    settings: Solve, method: UnitMethod, units: Sequence[Units], places: Sequence[RankedUnits]
+) -> list[Tensor]:
     """Which units (units,) bool of each place stay, so that the budget is met.
 
     Raises ParameterError where it cannot be.
@@ -64,14 +66,14 @@ def kept_units(settings: Solve, method: UnitMethod, units: Sequence[Units], plac
     allocation = method.allocation if settings.units.allocation == "auto" else settings.units.allocation
     if settings.units.ranking == "literal":
         factors = [4 * one.columns.shape[1] / 3 if one.kind == "heads" else 1.0 for one in units]
-        return literal(places, settings.amount, factors)
-    removed = asked_of(units, settings.amount)
+        return keep_above_threshold(places, settings.amount, factors)
+    removed = parameters_to_remove(units, settings.amount)
     if allocation == "global":
-        return by_budget(places, removed)
+        return keep_to_budget(places, removed)
     return _uniform(settings, units, places, removed)
 
 
-def _uniform(settings: Solve, units: Sequence[Units], places: Sequence[Ranked], removed: int) -> list[Tensor]:
+def _uniform(settings: Solve, units: Sequence[Units], places: Sequence[RankedUnits], removed: int) -> list[Tensor]:
     """The same number of heads and of channels of every block that no rule settles, channels so that the budget is met.
 
     Raises ParameterError where blocks differ, or channels cannot make up for what heads leave.

@@ -32,7 +32,7 @@ from stages.walk.backward import Backward
 from stages.walk.statistics import read_statistics
 
 
-def saliences(run: StageRun, model: StreamedModel, identity: str) -> list[Path]:
+def block_saliences(run: StageRun, model: StreamedModel, identity: str) -> list[Path]:
     """The file of every block (see `read_salience`), made or restored from the block store."""
     walk = Backward(model, identity, run.params.compute.chunk)
     order = progress(reversed(range(model.blocks)), desc="gradients", unit="block", total=model.blocks)
@@ -50,7 +50,7 @@ def unit_scores(
     """Scores of every block's units by kind, made or restored from the block store."""
     method = run.params.solve.method
     walks_back = bool(method_of(run.params).needs - {"coupled"})
-    left = saliences(run, model, identity) if walks_back else [None] * model.blocks
+    left = block_saliences(run, model, identity) if walks_back else [None] * model.blocks
     facts = {
         "model": identity,
         "method": method,

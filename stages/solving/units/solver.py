@@ -29,7 +29,7 @@ from stages.walk.statistics import InputStatistics
 
 
 @dataclass
-class _Solved:
+class _SolvedLinear:
     """A linear: its weight (d_out, d_in) in the checkpoint's dtype, its mask, and what its row tells."""
 
     weight: Tensor
@@ -62,7 +62,7 @@ class UnitSolver:
         linears = {linear.name: linear for linear in self.model.linears(index)}
         kinds = units_of(self.model, index)
         sinks, kept = {units.sink.name: units for units in kinds}, dict[Kind, Tensor]()
-        solved, source = dict[str, _Solved](), iter(statistics)
+        solved, source = dict[str, _SolvedLinear](), iter(statistics)
         while (one := self._next(source)) is not None:
             with self.clock.timing("solver", self.model.device):
                 dense, target, corrections = self._targets([linears[name] for name in one.linears], one, sinks)
@@ -117,7 +117,7 @@ class UnitSolver:
 
     def _sink(
         self, units: Units, keep: Tensor, dense: Tensor, target: Tensor, correction: Correction, one: InputStatistics
-    ) -> _Solved:
+    ) -> _SolvedLinear:
         """o or down on the inputs that stay. Raises NotPositiveDefiniteError that names it."""
         columns = units.kept_columns(keep).to(dense.device)
         kind = self.settings.units.compensation
@@ -141,23 +141,23 @@ class UnitSolver:
         changed = found is not None or correction.strength != 0 or self.trained is not None
         error = _error(weight.to(target), shift, dense, one)
         full = columns.expand(dense.shape).cpu()
-        return _Solved(weight, full, changed, error, correction, found, None if bias is None else bias.cpu())
+        return _SolvedLinear(weight, full, changed, error, correction, found, None if bias is None else bias.cpu())
 
     def _source(
         self, linear: Linear, dense: Tensor, target: Tensor, correction: Correction, one: InputStatistics
-    ) -> _Solved:
+    ) -> _SolvedLinear:
         weight = in_stored_dtype(target, self.model.stored, linear, "weights")
         keep = torch.ones(dense.shape, dtype=torch.bool)
         error = _error(weight.to(target), None, dense, one)
         changed = not torch.equal(weight, dense.to(weight.dtype))
-        return _Solved(weight, keep, changed, error, correction)
+        return _SolvedLinear(weight, keep, changed, error, correction)
 
-    def _put(self, linear: Linear, solved: _Solved) -> None:
+    def _put(self, linear: Linear, solved: _SolvedLinear) -> None:
         self.model.put(linear, solved.weight)
         if solved.bias is not None:
             self.model.put_bias(linear, solved.bias)
 
-    def _row(self, linear: Linear, one: _Solved) -> Row:
+    def _row(self, linear: Linear, one: _SolvedLinear) -> Row:
         found = one.found
         return linear_row(
             linear.name, linear.block, linear.role, method=self.method, pattern="units", scope="units",

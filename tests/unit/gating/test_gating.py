@@ -11,7 +11,7 @@ from torch import nn
 from stages.errors import GatingError
 from stages.gating.baselines import GroupLasso
 from stages.gating.gate import gate
-from stages.gating.groups import Groups, units, wholes
+from stages.gating.groups import Groups, units, whole_parameters
 from stages.gating.slices import EvenSlices, LabelledSlices
 from tests.helpers.gated import FAMILIES, example, places_of
 
@@ -342,10 +342,10 @@ def test_tied_and_quantised_weights_are_refused():
     model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4))
     model[1].weight = model[0].weight
     with pytest.raises(GatingError, match=r"1\.weight is the same tensor as 0\.weight.*untie"):
-        gate(model, [wholes(["1.weight"])])
+        gate(model, [whole_parameters(["1.weight"])])
     model[1].weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int8), requires_grad=False)
     with pytest.raises(GatingError, match=r"1\.weight: expected floating-point weights, got torch\.int8"):
-        gate(model, [wholes(["1.weight"])])
+        gate(model, [whole_parameters(["1.weight"])])
 
 
 def test_embeddings_and_multi_head_attention_are_gated_like_linears():

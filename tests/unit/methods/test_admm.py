@@ -16,9 +16,9 @@ from stages.linalg.kernels import admm_cpu
 from stages.linalg.masks import keep_largest, satisfies_groups
 from stages.linalg.refit import exact_refit
 from stages.linalg.unit_diagonal import unit_diagonal
-from stages.methods.linear.admm import Admm, eased
-from stages.methods.linear.alps import Alps, growth_of
-from stages.methods.linear.contract import Budget, errors_of
+from stages.methods.linear.admm import Admm, partial_budget
+from stages.methods.linear.alps import Alps, penalty_growth
+from stages.methods.linear.contract import Budget, relative_errors
 from stages.methods.linear.sparsegpt import SparseGpt
 from tests.helpers.problems import KINDS, make_problem
 from tests.reference import admm as reference
@@ -120,12 +120,14 @@ def test_on_a_fixed_mask_many_steps_come_to_the_least_squares_weights():
 def test_a_gradual_budget_grows_to_the_whole_one():
     rows, width = (24, 8), 48
     for budget in (Budget(0.7), Budget(0.7, "row"), Budget(0.5, groups=(2, 8)), Budget(0.5, kept=(700, 3))):
-        counts = [eased(budget, share, rows, width).kept_counts(rows, width) for share in (0.0, 0.2, 0.5, 0.9, 1.0)]
+        counts = [
+            partial_budget(budget, share, rows, width).kept_counts(rows, width) for share in (0.0, 0.2, 0.5, 0.9, 1.0)
+        ]
         assert counts[0] == tuple(count * width for count in rows)
         assert counts[-1] == budget.kept_counts(rows, width)
         assert all(more[i] >= less[i] for more, less in pairwise(counts) for i in range(2))
         assert len(set(counts)) >= 4
-    assert eased(Budget(0.5, kept=(700, 3)), 0.5, rows, width).kept == (24 * 48 - 226, 8 * 48 - 191)
+    assert partial_budget(Budget(0.5, kept=(700, 3)), 0.5, rows, width).kept == (24 * 48 - 226, 8 * 48 - 191)
 
 
 @pytest.mark.parametrize("budget", [HALF, Budget(0.5, "row"), Budget(0.5, groups=(2, 4)), Budget(0.5, kept=(700, 3))])
@@ -155,20 +157,27 @@ def test_float32_reconstructs_as_well_as_the_float64_reference(solver, plain, ki
     weight, _ = plain.solve(exact.target.numpy(), exact.gram.numpy())
     problem = make_problem(kind, seed, rows=(32,))
     found = solver(problem, HALF).weight.double()
-    (ours,), (theirs,) = errors_of(exact, found), errors_of(exact, torch.from_numpy(weight))
+    (ours,), (theirs,) = relative_errors(exact, found), relative_errors(exact, torch.from_numpy(weight))
     assert ours == pytest.approx(theirs, rel=1e-4)
 
 
 @pytest.mark.parametrize("solver", [Admm(), Alps()])
 def test_the_error_is_below_that_of_pruning_column_by_column(solver):
     problems = [make_problem("correlated", seed, rows=(64,), width=96) for seed in range(4)]
-    ours = sum(errors_of(problem, solver(problem, HALF).weight)[0] for problem in problems)
-    theirs = sum(errors_of(problem, SparseGpt()(problem, HALF).weight)[0] for problem in problems)
+    ours = sum(relative_errors(problem, solver(problem, HALF).weight)[0] for problem in problems)
+    theirs = sum(relative_errors(problem, SparseGpt()(problem, HALF).weight)[0] for problem in problems)
     assert ours < 0.95 * theirs
 
 
 def test_the_penalty_of_alps_grows_by_how_much_of_the_mask_has_changed():
-    assert [growth_of(changed) for changed in (0.5, 0.1, 0.0999, 0.005, 0.0049, 0.0)] == [1.3, 1.3, 1.2, 1.2, 1.1, 1.1]
+    assert [penalty_growth(changed) for changed in (0.5, 0.1, 0.0999, 0.005, 0.0049, 0.0)] == [
+        1.3,
+        1.3,
+        1.2,
+        1.2,
+        1.1,
+        1.1,
+    ]
 
 
 def test_alps_stops_at_the_first_look_that_finds_the_mask_settled():

@@ -17,7 +17,7 @@ from stages.linalg.sparse_fit import Recipe, sparse_fit
 from stages.linalg.spectral import largest_eigenvalue
 from stages.linalg.unit_diagonal import unit_diagonal
 from stages.methods import registry
-from stages.methods.linear.contract import Budget, errors_of
+from stages.methods.linear.contract import Budget, relative_errors
 from tests.helpers.problems import KINDS, make_problem
 from tests.reference import iht as reference
 
@@ -104,7 +104,7 @@ def test_in_float32_the_error_is_that_of_float64(seed):
     weight, _ = reference.solve(problem.target.double().numpy(), problem.gram.double().numpy(), momentum=True)
     exact = replace(problem, target=problem.target.double(), gram=problem.gram.double())
     found = registry.load("maiht")(problem, Budget(0.5)).weight.double()
-    assert errors_of(exact, found) == pytest.approx(errors_of(exact, torch.from_numpy(weight)), rel=1e-4)
+    assert relative_errors(exact, found) == pytest.approx(relative_errors(exact, torch.from_numpy(weight)), rel=1e-4)
 
 
 @BOTH
@@ -138,7 +138,7 @@ def test_moving_weights_while_cutting_beats_cutting_at_once(name):
     for seed in range(4):
         problem = make_problem("correlated", seed, rows=(64,), width=96)
         few, many = (registry.load(name, {"iterations": steps})(problem, Budget(0.5)) for steps in (1, 40))
-        assert errors_of(problem, many.weight) < errors_of(problem, few.weight)
+        assert relative_errors(problem, many.weight) < relative_errors(problem, few.weight)
 
 
 def test_counts_fall_on_the_cubic_schedule_and_end_exactly():

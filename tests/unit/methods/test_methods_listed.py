@@ -17,7 +17,7 @@ TITLES = {title: room for room, title in registry.TITLES.items()}
 def parts():
     """By room, the lines beneath its title."""
     found = {}
-    for line in registry.described().splitlines():
+    for line in registry.describe_methods().splitlines():
         if line in TITLES:
             part = found.setdefault(TITLES[line], [])
         elif line:
@@ -48,7 +48,7 @@ def test_the_command_lists_and_runs_nothing(tmp_path):
         [sys.executable, "-m", "stages.solve", "--list"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout == registry.described() + "\n"
+    assert ended.stdout == registry.describe_methods() + "\n"
     assert not list(tmp_path.iterdir())
 
 

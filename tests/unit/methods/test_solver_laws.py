@@ -11,7 +11,7 @@ import torch
 
 from stages.linalg.masks import satisfies_groups
 from stages.methods import registry
-from stages.methods.linear.contract import Budget, errors_of
+from stages.methods.linear.contract import Budget, relative_errors
 from stages.params.yamlfile import read_yaml
 from tests.helpers.committed import ROOT
 from tests.helpers.problems import KINDS, diagonal_problem, make_problem
@@ -68,7 +68,7 @@ def test_at_sparsity_zero_the_dense_weight_comes_back(name):
     problem = make_problem()
     solution = registry.load(name)(problem, Budget(0.0, scopes_of(name)[0]))
     assert torch.equal(solution.weight, problem.target)
-    assert errors_of(problem, solution.weight) == (0.0, 0.0)
+    assert relative_errors(problem, solution.weight) == (0.0, 0.0)
 
 
 @EVERY_SOLVER
@@ -96,7 +96,7 @@ def test_the_error_that_is_told_is_the_error_that_is_there(name, kind):
     delta = (solution.weight - problem.target).double().numpy()
     gram, dense = problem.gram.double().numpy(), problem.target.double().numpy()
     parts = np.split(np.arange(len(delta)), [problem.rows[0]])
-    for part, told in zip(parts, errors_of(problem, solution.weight), strict=True):
+    for part, told in zip(parts, relative_errors(problem, solution.weight), strict=True):
         lost = np.trace(delta[part] @ gram @ delta[part].T)
         assert told == pytest.approx(lost / np.trace(dense[part] @ gram @ dense[part].T), rel=1e-4)
 
@@ -115,7 +115,7 @@ def test_never_worse_than_the_mask_without_refit(name, kind, seed):
     problem = make_problem(kind, seed)
     solution = registry.load(name)(problem, Budget(0.5))
     masked = torch.where(solution.keep, problem.target, 0.0)
-    found, plain = errors_of(problem, solution.weight), errors_of(problem, masked)
+    found, plain = relative_errors(problem, solution.weight), relative_errors(problem, masked)
     assert all(ours <= theirs * (1 + 1e-5) for ours, theirs in zip(found, plain, strict=True))
 
 

@@ -29,7 +29,7 @@ from stages.params.yamlfile import read_yaml
 from stages.runtime.workspace import open_model
 from stages.solving.gates import training as gate_training
 from stages.solving.gates.model import gated_model
-from stages.solving.gates.result import Trained
+from stages.solving.gates.result import TrainedGates
 from stages.solving.units.problem import parameters_of
 from stages.walk.pruned import read_weights
 from tests.helpers.committed import ROOT
@@ -77,7 +77,7 @@ def solution_weights(model):
 
 def trained_file():
     (path,) = (FOLDER / "gates").glob("*.safetensors")
-    return Trained(path, read_manifest(SOLUTION)["training"]["power"])
+    return TrainedGates(path, read_manifest(SOLUTION)["training"]["power"])
 
 
 @pytest.mark.parametrize("weights", ["frozen", "trained", "lora"])
@@ -170,7 +170,7 @@ def test_the_solution_is_the_trained_model_without_its_units(architecture, weigh
 @pytest.mark.parametrize("weights", ["frozen", "trained", "lora"])
 def test_a_training_that_was_killed_goes_on_with_the_same_bytes(weights, workspace, monkeypatch):
     place = workspace("llama", **asked(weights, settings={"steps": 7, "learning_rate": 0.03}))
-    monkeypatch.setattr(gate_training, "EVERY", 2)
+    monkeypatch.setattr(gate_training, "SAVE_EVERY", 2)
     place.run("extract", "statistics", "solve")
     whole = place.bytes_of("solution")
     (found,) = (FOLDER / "gates").glob("*.safetensors")
@@ -199,7 +199,7 @@ def test_a_training_that_was_killed_goes_on_with_the_same_bytes(weights, workspa
 
 def test_a_corrupt_state_is_passed_over(workspace, monkeypatch):
     place = workspace("llama", **asked(settings={"steps": 7, "learning_rate": 0.03}))
-    monkeypatch.setattr(gate_training, "EVERY", 2)
+    monkeypatch.setattr(gate_training, "SAVE_EVERY", 2)
     place.run("extract", "statistics", "solve")
     (found,) = (FOLDER / "gates").glob("*.safetensors")
     expected = found.read_bytes()

@@ -16,9 +16,9 @@ from stages.models.loading.load import load_model
 from stages.models.streaming.units import units_of
 from stages.params import Compute
 from stages.runtime.workspace import open_model
-from stages.solving.gates.result import Trained
+from stages.solving.gates.result import TrainedGates
 from stages.solving.gates.scales import POWERS
-from stages.solving.gates.training import held_out
+from stages.solving.gates.training import split_windows
 from stages.walk.pruned import read_weights
 from tests.helpers.structured_solutions import answering
 from tests.unit.solving.test_d_gating import FOLDER, MODEL, SOLUTION, asked
@@ -107,7 +107,7 @@ def test_bfloat16_checkpoints_keep_their_dtype(workspace):
     (path,) = (FOLDER / "gates").glob("*.safetensors")
     model, _ = open_model(Compute(device="cpu", dtype="bfloat16"))
     linear = model.linears(0)[0]
-    assert Trained(path).weight(linear, units_of(model, 0), model).dtype == torch.float32
+    assert TrainedGates(path).weight(linear, units_of(model, 0), model).dtype == torch.float32
     assert _weights_of()[linear.tensor].dtype == model.stored
 
 
@@ -115,7 +115,7 @@ def test_the_power_of_the_scales_is_the_best_on_sequences_that_training_did_not_
     place = workspace("llama", **asked())
     place.run("extract", "statistics", "solve")
     found = read_manifest(SOLUTION)["training"]["power"]
-    held = held_out()[1].long()
+    held = split_windows()[1].long()
     assert len(held) == 1
     losses = {}
     for power in POWERS:
@@ -124,7 +124,7 @@ def test_the_power_of_the_scales_is_the_best_on_sequences_that_training_did_not_
         for index in range(model.blocks):
             kinds, kept = units_of(model, index), read_units(SOLUTION / block_file(index))
             for one in kinds:
-                weight = Trained(gates, power).weight(one.sink, kinds, model).float()
+                weight = TrainedGates(gates, power).weight(one.sink, kinds, model).float()
                 weight = weight * one.kept_columns(kept[one.kind])
                 masked.get_parameter(one.sink.tensor).data = one.sink.weight(weight).contiguous()
         with torch.no_grad():

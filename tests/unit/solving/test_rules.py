@@ -8,9 +8,9 @@ from stages import params, solve
 from stages.artifacts.linears import LINEARS
 from stages.errors import ParameterError
 from stages.params.pruning import Rule
-from stages.params.ranges import resolved, told
+from stages.params.ranges import as_ranges, resolve_numbers
 from stages.runtime.stage import run_stage
-from stages.solving.rules import BlockUnits, governing
+from stages.solving.rules import BlockUnits, match_rules
 from tests.helpers.tiny import write_params
 
 PARTS = [BlockUnits(role, block) for block in range(3) for role in ("attention", "mlp")]
@@ -33,9 +33,9 @@ PARTS = [BlockUnits(role, block) for block in range(3) for role in ("attention",
 )
 def test_blocks_are_those_of_the_list_and_of_its_ranges(blocks, count, meant):
     rule = Rule(blocks=blocks, sparsity=0)
-    assert resolved(rule.blocks, count) == meant
+    assert resolve_numbers(rule.blocks, count) == meant
     again = Rule(**rule.model_dump(mode="json"))
-    assert resolved(again.blocks, count) == meant
+    assert resolve_numbers(again.blocks, count) == meant
 
 
 @pytest.mark.parametrize(
@@ -86,12 +86,12 @@ def test_documents_are_a_range_with_both_ends(documents, message, tmp_path):
 
 
 def test_numbers_are_told_in_runs():
-    assert told([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+    assert as_ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
 
 
 def test_the_first_rule_that_matches_governs():
     rules = [Rule(roles="attention", blocks=[0, 2]), Rule(blocks=[0]), Rule(roles=["attention"])]
-    assert governing(rules, PARTS, 3) == [0, 1, 2, None, 0, None]
+    assert match_rules(rules, PARTS, 3) == [0, 1, 2, None, 0, None]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_the_first_rule_that_matches_governs():
 )  # fmt: skip
 def test_a_rule_that_governs_nothing_is_an_error(rules, message):
     with pytest.raises(ParameterError) as error:
-        governing([Rule(**rule) for rule in rules], PARTS, 3)
+        match_rules([Rule(**rule) for rule in rules], PARTS, 3)
     assert message in str(error.value)
 
 
