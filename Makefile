@@ -10,7 +10,7 @@ export DO_NOT_TRACK = 1
 export PREFECT_SERVER_ANALYTICS_ENABLED = false
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo install test check format clean-store
+.PHONY: demo install test mutants check format clean-store
 
 demo: install ## fetch a small real model and text, run the whole pipeline, show the result
 	PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro
@@ -28,6 +28,11 @@ install: .venv/installed ## make .venv with the pinned packages
 
 test: install ## all tests, the real pipeline among them, in JOBS processes
 	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+mutants: install ## faults that the unit tests do not notice: docs/mutation.md (an hour or two)
+	$(BIN)/python -m tests.mutation map
+	$(BIN)/python -m tests.mutation run
+	$(BIN)/python -m tests.mutation show
 
 check: install ## lint, format, types, import rules
 	$(BIN)/ruff check .
