@@ -1,4 +1,4 @@
-"""How the methods of each family are driven over a model: the only place, beside methods/, that knows the families."""
+"""Drives each family of methods over a model: the only place beside methods/ that asks for a method's family."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ log = logging.getLogger("secateur")
 
 
 def _linears(run: StageRun) -> Solved:
-    """Linear by linear: every block's weights, or its attention matrix, by the plans of solve.rules."""
-    job = _opened(run)
+    """Layer-wise pruning: single weights of linears, or q and k jointly, as solve.rules assign the methods."""
+    job = _open(run)
     return solve_blocks(job, linear_plans(run.params, job.model, job.statistics))
 
 
 def _units(run: StageRun) -> Solved:
-    """Whole heads and channels, chosen by scores."""
-    job = _opened(run)
+    """Structured pruning of heads and MLP channels, chosen by scores."""
+    job = _open(run)
     return solve_blocks(job, unit_plans(run, job.model, job.identity, job.dense))
 
 
 def _gates(run: StageRun) -> Solved:
-    """Whole heads and channels, chosen by gates that are trained."""
-    job = _opened(run)
+    """Structured pruning of heads and MLP channels, chosen by trained gates."""
+    job = _open(run)
     plans, facts = gate_plans(run, job.model, job.identity)
     return solve_blocks(job, plans, {"training": facts})
 
@@ -45,16 +45,17 @@ FAMILIES: dict[Family, Callable[[StageRun], Solved]] = {
     "gates": _gates,
     "rotation": solve_sliced,
 }
+"""Solves the whole model by a method of the family, for `solve` to publish."""
 
 
 def solve_model(run: StageRun) -> Solved:
-    """Prune the model by solve.method; finished blocks come from the block store."""
+    """Prune the whole model by solve.method; finished blocks are restored from the block store."""
     return FAMILIES[registry.find(run.params.solve.method).family](run)
 
 
-def _opened(run: StageRun) -> Job:
-    """The model and its statistics; warns of Gram matrices of too low a rank."""
-    job = Job.of(run)
+def _open(run: StageRun) -> Job:
+    """The model and its statistics; warns where too few calibration tokens leave Gram matrices rank-deficient."""
+    job = Job.open(run)
     short = rank_shortfall(job.dense["calibration"])
     if short:
         log.warning(short)

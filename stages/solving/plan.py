@@ -1,4 +1,4 @@
-"""Per-block pruning plans: what is removed from a block, by which solver, and what the result follows from."""
+"""Per-block pruning plans: which solver prunes a block, and what its result depends on."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from stages.walk.statistics import InputStatistics
 
 @dataclass(frozen=True)
 class BlockInputs:
-    """Files of the hidden states entering block `index`, for methods that run its attention themselves.
+    """Hidden states entering block `index`, for solvers that run its attention themselves.
 
-    model:        one that nothing else runs meanwhile; it then has the dense block in memory.
-    states:       of the pruned model; dense_states: of the dense model for the same tokens.
+    model:        an instance that nothing else runs meanwhile; it holds the dense block in memory.
+    states:       file of the states of the pruned model, (sequences, length, width); dense_states: of the dense model
+                  for the same tokens.
     """
 
     model: StreamedModel
@@ -33,24 +34,24 @@ class BlockSolver(Protocol):
     """Prunes the linears of one block from the statistics of their inputs."""
 
     def solve_all(self, index: int, statistics: Iterable[InputStatistics], put: bool = False) -> BlockSolution:
-        """Solve block `index`, input after input, and give its linears in order.
+        """Solve block `index` from the statistics of its inputs, in the order in which the block calls for them.
 
-        put: whether a solved linear goes into the loaded block before the next input's statistics are taken.
+        put: whether each solved weight is put into the loaded block before the next input's statistics are taken.
         """
         ...
 
 
 class BlockPlan(Protocol):
-    """What is to be done to one block; plans are pickled to workers."""
+    """Plan of one block: the solver and its settings. Plans are pickled to workers."""
 
     @property
     def leaves_dense(self) -> bool:
-        """Whether nothing is removed from the block."""
+        """Whether the block stays as it is."""
         ...
 
     @property
     def corrects(self) -> bool:
-        """Whether targets are corrected toward the dense model's outputs, so that it runs beside the pruned one."""
+        """Whether targets are corrected toward the dense model's outputs: its block then runs beside the pruned one."""
         ...
 
     @property
@@ -59,27 +60,29 @@ class BlockPlan(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """All that the solution follows from beside the block's inputs, as JSON: a part of its key."""
+        """Everything the solution depends on beside the block's inputs, as JSON values: a part of its key."""
         ...
 
     def settings(self) -> dict[str, Any]:
-        """Settings of each method in use, as JSON, by the method's name."""
+        """Settings of each method in use by its name, as JSON values, for the manifest."""
         ...
 
     def code(self) -> set[str]:
-        """Dotted names of the modules that the solution follows from: the plan's own and the methods'."""
+        """Dotted names of the modules whose source the solution depends on: the plan's own and its methods'."""
         ...
 
     def solver(self, model: StreamedModel, settings: Solve, clock: Clock, inputs: BlockInputs | None) -> BlockSolver:
-        """The solver of the block; inputs: where the plan needs attention."""
+        """The block's solver. inputs: given where `needs_attention`; clock: takes its seconds."""
         ...
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A solved model, ready to be published.
+    """The solution of a whole model, ready to be published by the solve stage.
 
-    paths: of every block's solution in the block store; rows: of the table of linears; facts: for the manifest.
+    paths:  file of every block's solution in the block store.
+    rows:   of the table of linears (artifacts/linears.py).
+    facts:  for the manifest.
     forget: drops from the block store what only an interrupted run would need again.
     """
 

@@ -1,8 +1,8 @@
-"""The walk that solves block after block by their plans, on the dense model's inputs or on the pruned model's.
+"""Solves block after block by their plans, calibrated on the dense model's inputs or on the pruned model's.
 
 `solve.inputs: dense` solves every block from the stored statistics, in any order. `pruned` (the papers' protocol)
-goes in order: each block sees what the pruned blocks before it give. `walk: ordered` does so inside a block too, and
-a corrected target runs the dense model beside it.
+goes in order: the inputs of a block are what the pruned blocks before it give. `walk: ordered` does the same inside a
+block, linear after linear, and a corrected target runs the dense model in step with the pruned one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stages.artifacts.activations import states_shape
 from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of, read_manifest, verified
 from stages.artifacts.places import STATISTICS, block_file
-from stages.artifacts.solution import read_rows, write_block
+from stages.artifacts.solution import BlockSolution, read_rows, write_block
 from stages.artifacts.store import key_of
 from stages.errors import ParameterError
 from stages.models.loading.compute import DTYPES, compute_facts
@@ -29,20 +29,20 @@ from stages.runtime.clock import Clock
 from stages.runtime.progress import progress
 from stages.runtime.stage import StageRun
 from stages.runtime.workspace import open_model, same_model
-from stages.solving.plan import BlockInputs, BlockPlan, Solved
+from stages.solving.plan import BlockInputs, BlockPlan, BlockSolver, Solved
 from stages.walk.ordered import OrderedBlockWalk, Stream
 from stages.walk.states import BlockInputStates
 from stages.walk.statistics import InputStatistics, collect, read_statistics
 
 WALK_SETTINGS = ("correction", "correction_ridges", "refit_steps", "refit_ridge", "units")
-"""Settings of solve, beside a plan's own, that a block's solution follows from."""
+"""Settings of solve, beside those in a block's plan, that its solution follows from."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A model to be pruned and what the stages before left of it.
+    """A model to be pruned, with the statistics of its dense blocks.
 
-    identity: of the model's files; dense: the manifest of the dense model's statistics.
+    identity: hash of the model's files; dense: manifest of data/statistics.
     """
 
     run: StageRun
@@ -51,8 +51,8 @@ class Job:
     dense: dict[str, Any]
 
     @classmethod
-    def of(cls, run: StageRun) -> Job:
-        """The fetched model; raises ArtifactError where the statistics are of another one."""
+    def open(cls, run: StageRun) -> Job:
+        """Open data/model and data/statistics; raises ArtifactError where the statistics are of another model."""
         model, identity = open_model(run.params.compute)
         dense = read_manifest(STATISTICS)
         same_model(dense, identity, STATISTICS)
@@ -64,36 +64,44 @@ class Job:
         return self.run.params
 
     def statistics(self, index: int) -> list[InputStatistics]:
-        """Stored statistics of the inputs of block `index` of the dense model."""
+        """Stored statistics of the inputs of dense block `index`."""
         return read_statistics(verified(STATISTICS, block_file(index), self.dense), self.model.device)
+
+    def compute_facts(self) -> dict[str, Any]:
+        """Device, dtype, threads and library versions: part of every key and manifest."""
+        return compute_facts(self.model.device, self.model.dtype, self.params.compute.chunk)
+
+    def key(self, plan: BlockPlan, index: int, inputs: str) -> str:
+        """Key of the solution of block `index` in the block store; see `block_key`."""
+        return block_key(plan, index, inputs, self.identity, self.params, self.compute_facts())
 
 
 def solve_blocks(job: Job, plans: Sequence[BlockPlan], facts: Mapping[str, Any] | None = None) -> Solved:
-    """Solve (or restore) every block by its plan; facts: more for the manifest.
+    """Solve every block by its plan, or restore it from the block store. facts: additions to the manifest.
 
-    Raises ParameterError where sequences are to be held out of a single one.
+    Raises ParameterError where sequences are to be held out and there is only one.
     """
-    entering = BlockInputStates(job.model, job.params.compute.chunk)
-    _check_held_out(states_shape(entering.dense(0))[0], plans)
+    states = BlockInputStates(job.model, job.params.compute.chunk)
+    _check_sequences(states_shape(states.dense(0))[0], plans)
     if job.params.solve.inputs == "dense":
-        keys, paths = _solve_each(job, plans)
+        keys, paths = _solve_on_dense_inputs(job, plans)
     else:
-        keys, paths = _PrunedWalk(job, plans, entering).solve()
+        keys, paths = _PrunedWalk(job, plans, states).solve()
     rows = [row for path in paths for row in read_rows(path)]
-    return Solved(paths, rows, {**_facts(job, plans), **(facts or {})}, partial(entering.forget, keys))
+    return Solved(paths, rows, {**_manifest_facts(job, plans), **(facts or {})}, partial(states.forget, keys))
 
 
 def block_key(
-    plan: BlockPlan, index: int, entering: str, identity: str, params: Params, compute: Mapping[str, Any]
+    plan: BlockPlan, index: int, inputs: str, identity: str, params: Params, compute: Mapping[str, Any]
 ) -> str:
-    """Key of a block's solution in the block store: a hash of all that it follows from, source code included.
+    """Key of a block's solution in the block store: a hash of everything it follows from, source code included.
 
-    entering: what settles the block's inputs: the sum of its stored statistics, or the key of the block before;
-    identity: of the model; compute: device, dtype and threads.
+    inputs:   what determines the block's inputs: the hash of its stored statistics, or the key of the block before.
+    identity: of the model. compute: device, dtype and threads.
     """
     settings = params.solve
     return key_of(
-        task="solve", block=index, model=identity, entering=entering,
+        task="solve", block=index, model=identity, entering=inputs,
         plan=plan.facts(),
         statistics=params.statistics.model_dump(),
         solve={**settings.model_dump(mode="json", include=set(WALK_SETTINGS)), "ordered": settings.ordered},
@@ -102,7 +110,8 @@ def block_key(
     )  # fmt: skip
 
 
-def _check_held_out(sequences: int, plans: Sequence[BlockPlan]) -> None:
+def _check_sequences(sequences: int, plans: Sequence[BlockPlan]) -> None:
+    """Raise ParameterError where a plan holds sequences out and there are fewer than two."""
     if sequences < 2 and any(plan.corrects or plan.needs_attention for plan in plans):
         raise ParameterError(
             f"calibration.sequences: corrections hold some out: expected at least 2, got {sequences}: use more, "
@@ -110,7 +119,7 @@ def _check_held_out(sequences: int, plans: Sequence[BlockPlan]) -> None:
         )
 
 
-def _facts(job: Job, plans: Sequence[BlockPlan]) -> dict[str, Any]:
+def _manifest_facts(job: Job, plans: Sequence[BlockPlan]) -> dict[str, Any]:
     """What the solution was made from and with, for its manifest."""
     return {
         "model": job.identity,
@@ -118,31 +127,29 @@ def _facts(job: Job, plans: Sequence[BlockPlan]) -> dict[str, Any]:
         "calibration": job.dense["calibration"],
         "solve": job.params.solve.model_dump(mode="json"),
         "settings": {name: settings for plan in plans for name, settings in plan.settings().items()},
-        "compute": _compute(job),
+        "compute": job.compute_facts(),
     }
 
 
-def _compute(job: Job) -> dict[str, Any]:
-    return compute_facts(job.model.device, job.model.dtype, job.params.compute.chunk)
-
-
-def _solve_each(job: Job, plans: Sequence[BlockPlan]) -> tuple[list[str], list[Path]]:
-    """Keys and files of all blocks, each solved from its stored statistics: none needs another."""
-    files, compute = job.dense["files"], _compute(job)
-    keys = [
-        block_key(plan, index, files[block_file(index)], job.identity, job.params, compute)
-        for index, plan in enumerate(plans)
-    ]
+def _solve_on_dense_inputs(job: Job, plans: Sequence[BlockPlan]) -> tuple[list[str], list[Path]]:
+    """Keys and files of all blocks, each solved from its stored statistics, in parallel where workers are given."""
+    files = job.dense["files"]
+    keys = [job.key(plan, index, files[block_file(index)]) for index, plan in enumerate(plans)]
     work = [
-        (Block("solve", index, key), partial(_solve_stored, job.params, index, plans[index], job.dense))
+        (Block("solve", index, key), partial(_write_from_statistics, job.params, index, plans[index], job.dense))
         for index, key in enumerate(keys)
     ]
     with progress(total=len(plans), desc=job.params.solve.method, unit="block") as bar:
         return keys, [job.run.note(done) for done in job.run.blocks.each(work, bar.update)]
 
 
-def _solve_stored(params: Params, index: int, plan: BlockPlan, dense: dict[str, Any], path: Path) -> dict[str, float]:
-    """Write the solution of a block from the dense model's statistics, of which `dense` is the manifest."""
+def _write_from_statistics(
+    params: Params, index: int, plan: BlockPlan, dense: dict[str, Any], path: Path
+) -> dict[str, float]:
+    """Write the solution of block `index` from its stored statistics; gives its seconds. Picklable, for workers.
+
+    dense: manifest of data/statistics.
+    """
     model, _ = open_model(params.compute)
     statistics = read_statistics(verified(STATISTICS, block_file(index), dense), model.device)
     inputs = None
@@ -155,16 +162,16 @@ def _solve_stored(params: Params, index: int, plan: BlockPlan, dense: dict[str, 
 
 
 class _PrunedWalk:
-    """Block after block, each on what the pruned ones before it give.
+    """Solves block after block, each on the hidden states that the pruned blocks before it give.
 
-    Until the first block that pruning changes, the pruned model's inputs are the dense model's: the stored
-    statistics do, and the block's key says so.
+    Until the first block that pruning changes (`first_changed`), the pruned model's inputs are the dense model's: its
+    stored statistics are used, and the block's key says so.
     """
 
-    def __init__(self, job: Job, plans: Sequence[BlockPlan], entering: BlockInputStates) -> None:
-        self.job, self.plans, self.entering = job, plans, entering
+    def __init__(self, job: Job, plans: Sequence[BlockPlan], states: BlockInputStates) -> None:
+        self.job, self.plans, self.states = job, plans, states
         self.keys, self.paths = list[str](), list[Path]()
-        self.changed: int | None = None
+        self.first_changed: int | None = None
         self._copies = dict[str, StreamedModel]()
 
     def solve(self) -> tuple[list[str], list[Path]]:
@@ -176,44 +183,56 @@ class _PrunedWalk:
             path = job.run.note(job.run.blocks.one(Block("solve", index, key), partial(self._write, index)))
             self.keys.append(key)
             self.paths.append(path)
-            if self.changed is None and not self.plans[index].leaves_dense:
-                self.changed = index
+            if self.first_changed is None and not self.plans[index].leaves_dense:
+                self.first_changed = index
             rows = read_rows(path)
             error = sum(row["relative_error"] for row in rows) / len(rows)
             bar.set_postfix_str(f"relative error {error:.4f}", refresh=False)
         return self.keys, self.paths
 
     def _key(self, index: int) -> str:
-        entering = self.job.dense["files"][block_file(index)] if self.changed is None else self.keys[-1]
-        return block_key(self.plans[index], index, entering, self.job.identity, self.job.params, _compute(self.job))
+        inputs = self.job.dense["files"][block_file(index)] if self.first_changed is None else self.keys[-1]
+        return self.job.key(self.plans[index], index, inputs)
 
     def _write(self, index: int, path: Path) -> dict[str, float]:
+        """Write the solution of block `index`; gives its seconds."""
         job, plan, settings = self.job, self.plans[index], self.job.params.solve
-        if plan.leaves_dense or (self.changed is None and not settings.ordered):
-            return _solve_stored(job.params, index, plan, job.dense, path)
+        if plan.leaves_dense or (self.first_changed is None and not settings.ordered):
+            return _write_from_statistics(job.params, index, plan, job.dense, path)
         clock = Clock()
         with clock.timing("calibration", job.model.device):
-            states = self.entering.states(index, self.paths, self.keys, self.changed)
-        inputs = self._inputs(index, states) if plan.needs_attention else None
-        solver = plan.solver(job.model, settings, clock, inputs)
-        dtype, chunk = DTYPES[job.params.statistics.dtype], job.params.compute.chunk
-        dense = Stream(self._copy("dense"), self.entering.dense(index)) if plan.corrects else None
-        if dense is None and not settings.ordered:
+            states = self.states.states(index, self.paths, self.keys, self.first_changed)
+        solver = plan.solver(job.model, settings, clock, self._attention_inputs(index, states))
+        if plan.corrects or settings.ordered:
+            solution = self._solve_in_steps(index, states, solver, clock)
+        else:
             with clock.timing("calibration", job.model.device):
-                statistics = collect(job.model, index, states, chunk, dtype)
-            write_block(path, *solver.solve_all(index, statistics))
-            return clock.figures()
-        memory = job.params.workers.held_gb * 1e9
-        with OrderedBlockWalk(index, Stream(job.model, states), dense, chunk, dtype, memory) as visit:
-            solved = solver.solve_all(index, visit.statistics(), put=settings.ordered)
-            if settings.ordered and index + 1 < len(self.plans):
-                with clock.timing("calibration", job.model.device):
-                    self.entering.keep(index, [*self.keys, self._key(index)], visit.write)
-        write_block(path, *solved)
+                dtype = DTYPES[job.params.statistics.dtype]
+                statistics = collect(job.model, index, states, job.params.compute.chunk, dtype)
+            solution = solver.solve_all(index, statistics)
+        write_block(path, *solution)
         return clock.figures()
 
-    def _inputs(self, index: int, states: Path) -> BlockInputs:
-        return BlockInputs(self._copy("attention"), index, states, self.entering.dense(index))
+    def _solve_in_steps(self, index: int, states: Path, solver: BlockSolver, clock: Clock) -> BlockSolution:
+        """Solve a block on one forward that stops before each group of linears, the dense block beside it if asked.
+
+        In the ordered walk solved weights are put into the block as it runs, and what leaves it is stored.
+        """
+        job, params = self.job, self.job.params
+        dense = Stream(self._copy("dense"), self.states.dense(index)) if self.plans[index].corrects else None
+        dtype, memory = DTYPES[params.statistics.dtype], params.workers.held_gb * 1e9
+        pruned, ordered = Stream(job.model, states), params.solve.ordered
+        with OrderedBlockWalk(index, pruned, dense, params.compute.chunk, dtype, memory) as walk:
+            solution = solver.solve_all(index, walk.statistics(), put=ordered)
+            if ordered and index + 1 < len(self.plans):
+                with clock.timing("calibration", job.model.device):
+                    self.states.keep(index, [*self.keys, self._key(index)], walk.write)
+        return solution
+
+    def _attention_inputs(self, index: int, states: Path) -> BlockInputs | None:
+        if not self.plans[index].needs_attention:
+            return None
+        return BlockInputs(self._copy("attention"), index, states, self.states.dense(index))
 
     def _copy(self, purpose: str) -> StreamedModel:
         """Another instance of the model, which runs while the one that is pruned has the block in memory."""

@@ -1,0 +1,1 @@
+"""Structured pruning by trained gates (D-gating): trains a whole model with gates, then removes units by their size."""

@@ -1,0 +1,1 @@
+"""Slices the hidden width (SliceGPT): bases of what enters every norm, block after block."""
