@@ -10,7 +10,7 @@ export DO_NOT_TRACK = 1
 export PREFECT_SERVER_ANALYTICS_ENABLED = false
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo install test mutants check format clean-store
+.PHONY: demo install test mutants check format docs clean-store
 
 demo: install ## fetch a small real model and text, run the whole pipeline, show the result
 	PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro
@@ -43,6 +43,9 @@ check: install ## lint, format, types, import rules
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: install ## the documentation site in site/, with every warning an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean-store: ## forget the finished blocks that wait for killed runs
 	rm -rf .cache/blocks .cache/prefect

@@ -1,0 +1,1 @@
+"""Pruned checkpoints: layouts, writing, and the check of the reloaded checkpoint against the masked model."""

@@ -1,1 +1,1 @@
-"""What a loaded model costs to run: its size, its multiplications, its speed, its memory."""
+"""Measurements of the dense and the pruned model: quality, speed and memory, attention matrices."""

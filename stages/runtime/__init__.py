@@ -1,0 +1,1 @@
+"""How a stage runs: its parameters, outputs, progress, cost and failures, and the workers that do its blocks."""

@@ -1,4 +1,4 @@
-"""Every command, YAML block and Python block of README.md and docs/, on a copy of the committed project.
+"""Every command, YAML block and Python block of README.md, CONTRIBUTING.md and docs/, on a copy of the project.
 
 The copy has a tiny model and made-up texts, a folder name with a space, a shared cache named by a relative path, and
 an experiment that is not committed. The commands go in an order in which DVC knows most results already.
@@ -47,6 +47,13 @@ NOT_RUN = {
     "make demo": "`.ci/run` makes the environment, tests/pipeline runs the real model",
     "make test": "it runs this",
     "make install": "`.ci/run` begins with it",
+    "make check": "`.ci/run` runs it",
+    "make docs": "`.ci/run` runs it",
+    "make format": "it rewrites the sources; `make check` tells what it would change",
+    "make test-quick": "a part of what runs this",
+    "pre-commit install": "it writes into .git; its hooks are compared with `make check`, which `.ci/run` runs",
+    "python -m http.server -d site": "Python's own server, until it is stopped",
+    "python docs/site/drawings.py": "tests/unit/project/test_docs_site.py compares what it writes",
     "source .venv/bin/activate": "the tests run in that environment",
     "pip install 'secateur[lora]'": "make install has it",
     "pip install 'secateur[dask]'": "make install has it",
@@ -187,6 +194,7 @@ STEPS = [
     ("python -m flows.pipeline", None, all_are_skipped),
     ("dvc repro", None, nothing_runs),
     ("dvc repro -s solve", None, nothing_runs),
+    ("dvc repro fetch", None, nothing_runs),
     ("python -m flows.pipeline --stage solve", None, solve_is_skipped),
     ("python -m flows.pipeline solve.sparsity=0.6", None, it_ran_beside_the_folder),
     ("dvc exp run -S solve.sparsity=0.6", None, it_is_known_and_rewrites_params),

@@ -1,4 +1,4 @@
-"""What README.md and docs/ tell a reader to type, run or write into params.yaml."""
+"""What README.md, CONTRIBUTING.md and docs/ tell a reader to type, run or write into params.yaml."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.helpers.committed import ROOT
 
-PROGRAMS = {"cd", "dvc", "export", "make", "pip", "prefect", "python", "secateur", "source"}
+PROGRAMS = {"cd", "dvc", "export", "make", "pip", "pre-commit", "prefect", "python", "secateur", "source"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = {"", "bash", "console", "sh"}
 COMMENT = re.compile(r"\s+#\s.*")
@@ -16,8 +16,8 @@ ASSIGNMENT = re.compile(r"^\w+=\S*$")
 
 
 def pages() -> list[Path]:
-    """README.md and every page of docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README.md, CONTRIBUTING.md and every page of docs/."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def commands() -> dict[str, str]:

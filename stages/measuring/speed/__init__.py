@@ -1,0 +1,1 @@
+"""Size, multiply-accumulates, memory, prefill and decode speed of loaded models."""

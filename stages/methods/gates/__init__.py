@@ -1,0 +1,1 @@
+"""Methods that choose heads and channels by gates trained on the calibration text: their settings."""

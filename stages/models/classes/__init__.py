@@ -1,0 +1,1 @@
+"""Model classes of structured checkpoints (different widths per block, sliced hidden states), registered on import."""

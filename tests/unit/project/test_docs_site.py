@@ -1,0 +1,48 @@
+"""The documentation site shows what is there: drawings of the project as it is, every figure, fields as lists."""
+
+from __future__ import annotations
+
+import pytest
+
+from docs.site import drawings
+from docs.site.fields import as_list
+from stages.params.yamlfile import read_yaml
+from tests.helpers.committed import ROOT
+
+
+@pytest.mark.parametrize("name", sorted(drawings.DRAWINGS))
+def test_committed_drawings_are_of_the_project_as_it_is(name):
+    committed = (drawings.FOLDER / name).read_text(encoding="utf-8")
+    assert committed == drawings.DRAWINGS[name](), "python docs/site/drawings.py draws it anew"
+
+
+def test_every_room_is_drawn():
+    rooms = {path.parent.name for path in (ROOT / "stages").glob("*/__init__.py")}
+    assert rooms == drawings.ROOMS.keys() - {"errors"}
+
+
+def test_stages_are_drawn_from_fetch_to_report():
+    needs = drawings.direct_needs(read_yaml(ROOT / "dvc.yaml")["stages"])
+    rows = drawings.rows_of(needs)
+    assert (rows[0], rows[-1]) == (["fetch"], ["report"])
+    row = {name: number for number, names in enumerate(rows) for name in names}
+    assert all(row[before] < row[name] for name in needs for before in needs[name])
+
+
+def test_the_gallery_has_every_committed_figure():
+    gallery = (ROOT / "docs/gallery.md").read_text(encoding="utf-8")
+    figures = [path for path in ROOT.glob("experiments/*/results/*") if path.suffix in {".png", ".svg"}]
+    assert figures
+    assert [path for path in figures if f"](../{path.relative_to(ROOT).as_posix()})" not in gallery] == []
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "expected"),
+    [
+        ("steps: how many,\n       at least 1.", "**Arguments**\n\n- `steps`: how many,\n    at least 1."),
+        ("other: not an argument", "other: not an argument"),
+        ("Departs:\n- in one way", "Departs:\n\n- in one way"),
+    ],
+)
+def test_fields_of_a_docstring_become_a_list(paragraph, expected):
+    assert as_list(paragraph, {"steps"}, "Arguments") == expected
