@@ -106,7 +106,7 @@ def measured(folder: Path, block: int, work: str) -> str:
 def opened(model: StreamedModel, block: int, states: Path) -> Iterator[AttentionProblem]:
     """The q and k of the block as a problem."""
     pair = query_and_key(model, block)
-    dense = torch.cat([model.stored_weight(linear) for linear in pair]).float()
+    dense = torch.cat([model.weights.stored(linear) for linear in pair]).float()
     (one,) = (one for one in collect(model, block, states, CHUNK, torch.float32) if pair[0].name in one.linears)
     linear = LinearProblem(dense, one.gram, one.mean, one.tokens, tuple(linear.shape[0] for linear in pair))
     inputs = BlockInputs(model, block, states, states)

@@ -78,7 +78,7 @@ def main() -> None:
 def problems(model: StreamedModel, index: int, folder: Path) -> Iterator[LinearProblem]:
     linears = {linear.name: linear for linear in model.linears(index)}
     for one in read_statistics(folder / f"data/statistics/block_{index:03d}.safetensors", CPU):
-        parts = [model.stored_weight(linears[name]).float() for name in one.linears]
+        parts = [model.weights.stored(linears[name]).float() for name in one.linears]
         yield LinearProblem(torch.cat(parts), one.gram, one.mean, one.tokens, tuple(len(part) for part in parts))
 
 

@@ -87,7 +87,7 @@ def measured(
     """A row for each method and sparsity: both errors, CPU seconds of the method."""
     statistics = collect(model, block, states[0], CHUNK, torch.float32)
     with AttentionProbe(model, block) as probe:
-        weights = {linear: model.weight(linear).clone() for linear in probe.linears}
+        weights = {linear: model.weights.current(linear).clone() for linear in probe.linears}
         names = {linear.name for linear in weights}
         (shared,) = (one for one in statistics if names <= set(one.linears))
         calibration, evaluation = (whole(probe, weights, path) for path in states)

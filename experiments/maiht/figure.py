@@ -74,7 +74,7 @@ def followed(model: StreamedModel, linear: Linear, settings: dict[str, Any]) -> 
     """All variants on one linear."""
     files = read_statistics(DATA / f"statistics/block_{linear.block:03d}.safetensors", torch.device("cpu"))
     gram = next(one.gram for one in files if linear.name in one.linears)
-    weight = model.stored_weight(linear).to(gram)
+    weight = model.weights.stored(linear).to(gram)
     count = weight.numel() - removed_count(weight.numel(), settings["sparsity"])
     unit = unit_diagonal(gram)
     found = []

@@ -31,7 +31,7 @@ def layout_of(pruned: Pruned, wanted: str, trust_remote_code: bool) -> Layout:
     """
     model = pruned.model
     units = {index: kept for index in range(model.blocks) if (kept := pruned.units(index)) is not None}
-    biases = {name for index in range(model.blocks) for name in pruned.biases(index)} - set(model.stored_names)
+    biases = {name for index in range(model.blocks) for name in pruned.biases(index)} - set(model.weights.names)
     if not units and not biases:
         if wanted != "auto":
             raise ParameterError(

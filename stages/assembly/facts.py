@@ -59,7 +59,7 @@ def layout_facts(pruned: Pruned, layout: Layout) -> dict[str, Any]:
             if units.kind == "heads":
                 told["heads_kept"] = keep.nonzero().flatten().tolist()
         blocks.append(told)
-    dense, inside = model.parameters, model.block_parameters
+    dense, inside = model.weights.parameter_count, model.weights.block_parameter_count
     return {
         "name": layout.name,
         "class": layout.values["architectures"][0],

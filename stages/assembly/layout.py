@@ -159,7 +159,7 @@ class Planner:
         for units, stay, keep in self._each(stays):
             real = cuts_of(units, keep)
             for parameter, cut in cuts_of(units, stay).items():
-                stored = self._model.stored_names.get(parameter)
+                stored = self._model.weights.names.get(parameter)
                 if stored is None:
                     continue
                 if not cut.keep.all():
@@ -168,7 +168,7 @@ class Planner:
                     padding[stored] = ~cut.of(real[parameter].keep)
         for linear in (linear for index in range(self._model.blocks) for linear in self._model.linears(index)):
             if f"{linear.name}.bias" in self._biases:
-                stored = self._model.stored_names[linear.tensor].removesuffix("weight") + "bias"
+                stored = self._model.weights.names[linear.tensor].removesuffix("weight") + "bias"
                 added[stored] = (linear.shape[0],)
         shapes = {one: cuts[one].shape(shape) if one in cuts else shape for one, shape in self._shapes.items()}
         refused: ArchitectureError | None = None

@@ -66,13 +66,13 @@ def write_sliced(model: StreamedModel, solutions: list[Path], source: Path, targ
     values = sliced_values(dense, heads, width, None if final is None else width, tied)
     (target / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
-    state = build_skeleton(target, model.stored, False).state_dict()
-    layout = {name: (model.stored, tuple(value.shape)) for name, value in state.items()}
+    state = build_skeleton(target, model.weights.dtype, False).state_dict()
+    layout = {name: (model.weights.dtype, tuple(value.shape)) for name, value in state.items()}
     if tied:
         del layout["lm_head.weight"]
     outside = {
         "model.embed_tokens.weight": lambda: _embeddings(model, None if tied else first.double()),
-        "model.norm.weight": lambda: model.stored_parameter("model.norm.weight"),
+        "model.norm.weight": lambda: model.weights.stored_parameter("model.norm.weight"),
         "lm_head.weight": lambda: _head(model, final),
     }
     at, block = -1, dict[str, Tensor]()
@@ -85,7 +85,7 @@ def write_sliced(model: StreamedModel, solutions: list[Path], source: Path, targ
             index = int(name.removeprefix(f"{model.prefix}.").split(".")[0]) if name.startswith(model.prefix) else None
             if index is not None and index != at:
                 at, block = index, _block(model, index, solutions, final, tied)
-            value = (outside[name]() if index is None else block[name]).to(model.stored)
+            value = (outside[name]() if index is None else block[name]).to(model.weights.dtype)
             writer.write(name, value)
             bar.update(value.nbytes)
 
@@ -104,14 +104,16 @@ def _block(
 
 
 def _embeddings(model: StreamedModel, basis: Tensor | None) -> Tensor:
-    whole = model.stored_parameter("model.embed_tokens.weight")
+    whole = model.weights.stored_parameter("model.embed_tokens.weight")
     return whole if basis is None else whole.double() @ basis
 
 
 def _head(model: StreamedModel, basis: Tensor | None) -> Tensor:
     tied = bool(model.config.tie_word_embeddings)
-    whole = model.stored_parameter("model.embed_tokens.weight" if tied else "lm_head.weight")
-    return whole if basis is None else (whole.double() * model.stored_parameter("model.norm.weight").double()) @ basis
+    whole = model.weights.stored_parameter("model.embed_tokens.weight" if tied else "lm_head.weight")
+    if basis is None:
+        return whole
+    return (whole.double() * model.weights.stored_parameter("model.norm.weight").double()) @ basis
 
 
 def sliced_facts(folder: Path, model: StreamedModel, solve: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +124,7 @@ def sliced_facts(folder: Path, model: StreamedModel, solve: Mapping[str, Any]) -
     values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     plain = "AutoModelForCausalLM.from_pretrained(folder)"
     counts = {"dense": _parameters(model.checkpoint.folder), "pruned": _parameters(folder)}
-    ends = {"dense": counts["dense"] - model.block_parameters, "pruned": _parameters(folder, outside=True)}
+    ends = {"dense": counts["dense"] - model.weights.block_parameter_count, "pruned": _parameters(folder, outside=True)}
     inside = {name: counts[name] - ends[name] for name in counts}
     units = [{one.kind: one.count for one in units_of(model, index)} for index in range(model.blocks)]
     layout = {

@@ -108,7 +108,7 @@ def compare_sliced(
     with projecting(dense, bases_reader(solutions), range(dense.blocks), read_final_basis(solutions)):
         expected = dense.logits(ids)
     stored = StreamedModel(folder, model.device, "float64").logits(ids)
-    rounding = ROUNDING * torch.finfo(model.stored).eps * float(expected.abs().max())
+    rounding = ROUNDING * torch.finfo(model.weights.dtype).eps * float(expected.abs().max())
     of_weights = checked_difference(stored, expected, largest + rounding, "weights")
 
     logits = _logits_of(load_model(folder, dtype, str(model.device)), ids)

@@ -134,7 +134,7 @@ class OutputErrorSum:
     """
 
     def __init__(self, linears: tuple[Linear, ...], dense: StreamedModel, adds: bool, dtype: torch.dtype) -> None:
-        self._weights = [dense.weight(linear).to(dtype) for linear in linears]
+        self._weights = [dense.weights.current(linear).to(dtype) for linear in linears]
         self._adds, self._dtype = adds, dtype
         self.widths = linears[0].shape[1], linears[0].shape[0 if adds else 1]
 

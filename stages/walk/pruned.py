@@ -45,7 +45,7 @@ class Pruned:
     def biases(self, index: int) -> dict[str, Tensor]:
         """Biases (d_out,) of a block that are not the dense model's, by parameter name, in the checkpoint's dtype."""
         found = read_biases(self.solutions[index], [linear.name for linear in self.model.linears(index)])
-        return {name: bias.to(self.model.stored) for name, bias in found.items()}
+        return {name: bias.to(self.model.weights.dtype) for name, bias in found.items()}
 
     def masks(self, index: int) -> dict[Linear, Tensor]:
         """Masks (d_out, d_in) of a block's linears."""
@@ -55,7 +55,7 @@ class Pruned:
 
     def stored(self) -> dict[str, tuple[int, str]]:
         """By stored tensor, the block and the parameter of everything that `block` gives; new biases included."""
-        found, names = dict[str, tuple[int, str]](), self.model.stored_names
+        found, names = dict[str, tuple[int, str]](), self.model.weights.names
         for index in range(self.model.blocks):
             for linear in self.model.linears(index):
                 found[names[linear.tensor]] = index, linear.tensor
@@ -89,7 +89,7 @@ def read_pruned(path: Path, linears: Sequence[Linear], model: StreamedModel) -> 
     tensors = read_tensors(path)
     for linear in linears:
         keep = unpack(tensors[f"{linear.name}.keep"], linear.shape)
-        dense = model.stored_weight(linear)
+        dense = model.weights.stored(linear)
         kept = tensors.get(f"{linear.name}.kept", dense[keep])
         weight = torch.zeros_like(dense, memory_format=torch.contiguous_format)
         weight[keep] = kept.to(weight.dtype)

@@ -65,7 +65,7 @@ def write_structured(model: StreamedModel, folder: Path, equal=False, heads=True
         solved, new = [], {}
         for name, linear in linears.items():
             keep = masks[name].contiguous()
-            kept = model.stored_weight(linear)[keep]
+            kept = model.weights.stored(linear)[keep]
             solved.append((row_of(linear, keep), keep, kept + 0.02 * torch.randn(kept.shape, generator=generator)))
             if linear.role in biases:
                 new[name] = 0.3 * torch.randn(linear.shape[0], generator=generator)

@@ -101,7 +101,7 @@ def sliced_block(model: StreamedModel, index: int, bases: Bases, leaving: Tensor
     """
     after = torch.eye(model.width, dtype=torch.float64) if leaving is None else leaving
     start, found = f"{model.prefix}.{index}.", dict[str, Tensor]()
-    stored = {name: tensor.double() for name, tensor in model.stored_block(index).items()}
+    stored = {name: tensor.double() for name, tensor in model.weights.stored_block(index).items()}
     scales = [stored.pop(f"{start}{norm}.weight") for norm in NORMS]
     for linear in model.linears(index):
         weight, bias = stored.pop(linear.tensor), stored.pop(f"{linear.name}.bias", None)

@@ -151,7 +151,7 @@ def _made(
 ) -> Units:
     if columns.numel() != sink.shape[1]:
         raise _unknown(model, index, f"{sink.name} has {sink.shape[1]} inputs, its units {columns.numel()}")
-    rows = sum(own.shape[1] * (linear.shape[1] + model.has_bias(linear)) for linear, own in sources)
+    rows = sum(own.shape[1] * (linear.shape[1] + model.weights.has_bias(linear)) for linear, own in sources)
     return Units(kind, index, sink, columns, tuple(sources), rows + columns.shape[1] * sink.shape[0])
 
 

@@ -59,7 +59,7 @@ class TrainedGates:
         """
         file = TensorFile(self.path)
         stored = file.read([linear.tensor]) if linear.tensor in file.spans else {}
-        weight = linear.weight(stored[linear.tensor]) if stored else model.stored_weight(linear)
+        weight = linear.weight(stored[linear.tensor]) if stored else model.weights.stored(linear)
         for units in kinds:
             if units.sink == linear:
                 scales = torch.ones(linear.shape[1], dtype=torch.float64)

@@ -70,7 +70,7 @@ def _by_outliers(
         ours = [linear for linear in linears if linear.block == block]
         grams = _grams(statistics(block))
         scores = [
-            model.stored_weight(one).to(grams[one.name]).abs() * grams[one.name].diagonal().sqrt() for one in ours
+            model.weights.stored(one).to(grams[one.name]).abs() * grams[one.name].diagonal().sqrt() for one in ours
         ]
         ratios.append(outlier_ratio(scores, settings.allocation_outlier))
         totals.append(sum(count for linear, count in zip(linears, weights, strict=True) if linear.block == block))
@@ -93,7 +93,7 @@ def _by_error(
         for linear in linears:
             if linear.block == block:
                 gram = grams[linear.name]
-                curves.append(error_curve(model.stored_weight(linear).to(gram), gram))
+                curves.append(error_curve(model.weights.stored(linear).to(gram), gram))
     return by_error(curves, weights, settings.amount, settings.allocation_spread)
 
 

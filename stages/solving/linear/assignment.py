@@ -191,7 +191,7 @@ def _ranked(
         sparsity = found[together[0].name].sparsity
 
         def weights(together: list[Linear] = together) -> Iterable[Tensor]:
-            return (model.stored_weight(linear).to(model.device) for linear in together)
+            return (model.weights.stored(linear).to(model.device) for linear in together)
 
         counts = kept_by_global_magnitude(weights, sparsity)
         for linear, kept in zip(together, counts, strict=True):

@@ -78,7 +78,7 @@ class LinearsSolver:
             for found in self._solve(linears, one):
                 solved[found.linear.name] = found
                 if put:
-                    self.model.put(found.linear, found.weight)
+                    self.model.weights.put(found.linear, found.weight)
         return BlockSolution([solved[linear.name].entry for linear in linears])
 
     def _next(self, source: Iterator[InputStatistics]) -> InputStatistics | None:
@@ -117,7 +117,7 @@ class LinearsSolver:
     def _dense(self, linears: list[Linear], dtype: torch.dtype) -> Tensor:
         weights = []
         for linear in linears:
-            weight = self.model.stored_weight(linear).to(self.model.device, dtype)
+            weight = self.model.weights.stored(linear).to(self.model.device, dtype)
             if not torch.isfinite(weight).all():
                 raise NotFiniteError(
                     f"block {linear.block}: the weights of {linear.name} are not finite: fetch a sound checkpoint"
@@ -183,7 +183,7 @@ class LinearsSolver:
         first = chosen[0]
         refits = not first.leaves_dense and (first.solver.refits or first.refit != "none" or first.corrects_target)
         parts, keeps = zip(linears, solution.weight.split(problem.rows), strict=True), solution.keep.split(problem.rows)
-        weights = [in_stored_dtype(part, self.model.stored, linear, "weights") for linear, part in parts]
+        weights = [in_stored_dtype(part, self.model.weights.dtype, linear, "weights") for linear, part in parts]
         errors = relative_errors(problem, torch.cat(weights).to(problem.target.dtype))
         for i, (linear, one) in enumerate(zip(linears, chosen, strict=True)):
             row = linear_row(

@@ -151,7 +151,7 @@ def sizes_of(model: StreamedModel) -> Sizes:
     dense = rows = last = 0
     for index in range(model.blocks):
         for linear in model.linears(index):
-            biases = linear.shape[0] if model.has_bias(linear) else 0
+            biases = linear.shape[0] if model.weights.has_bias(linear) else 0
             dense += linear.shape[0] * linear.shape[1] + biases
             if linear.role in READERS:
                 rows += linear.shape[0]

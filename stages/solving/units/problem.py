@@ -31,11 +31,11 @@ def unit_problem(
     Raises NotFiniteError where weights are not finite.
     """
     for linear in (units.sink, *(source for source, _ in units.sources)):
-        if not torch.isfinite(model.stored_weight(linear)).all():
+        if not torch.isfinite(model.weights.stored(linear)).all():
             raise NotFiniteError(
                 f"block {units.block}: the weights of {linear.name} are not finite: fetch a sound checkpoint"
             )
-    dense = model.stored_weight(units.sink).to(statistics.gram)
+    dense = model.weights.stored(units.sink).to(statistics.gram)
     left = {} if backward is None else read_tensors(backward)
     start = f"{units.kind}."
     return UnitProblem(
@@ -62,5 +62,5 @@ def parameters_to_remove(units: Sequence[Units], sparsity: float) -> int:
 
 
 def _coupled(model: StreamedModel, units: Units, dense: Tensor) -> Tensor:
-    parts = [model.stored_weight(linear).to(dense)[rows].flatten(1) for linear, rows in units.sources]
+    parts = [model.weights.stored(linear).to(dense)[rows].flatten(1) for linear, rows in units.sources]
     return torch.cat([*parts, dense.T[units.columns].flatten(1)], 1)

@@ -96,7 +96,7 @@ class UnitSolver:
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Correction, ...]]:
         """Dense weights of linears that share an input, what they are to be nearest to, and by what that differs."""
         rows = tuple(linear.shape[0] for linear in linears)
-        dense = torch.cat([self.model.stored_weight(linear).to(statistics.gram) for linear in linears])
+        dense = torch.cat([self.model.weights.stored(linear).to(statistics.gram) for linear in linears])
         if self.trained is not None:
             target = torch.cat([self.trained(linear).to(statistics.gram) for linear in linears])
             return dense.split(rows), target.split(rows), (Correction(),) * len(rows)
@@ -132,10 +132,10 @@ class UnitSolver:
             except NotPositiveDefiniteError as fault:
                 raise NotPositiveDefiniteError(f"block {units.block}, {units.sink.name}: {fault}") from None
             weight = found.weight
-        stored, bias, shift = self.model.stored, None, None
+        stored, bias, shift = self.model.weights.dtype, None, None
         weight = in_stored_dtype(weight, stored, units.sink, "weights")
         if how in ("bias", "affine") and not bool(columns.all()):
-            before = self.model.stored_bias(units.sink).to(target)
+            before = self.model.weights.stored_bias(units.sink).to(target)
             bias = in_stored_dtype(before + (target - weight.to(target)) @ one.mean, stored, units.sink, "biases")
             shift = bias.to(target) - before
         changed = found is not None or correction.strength != 0 or self.trained is not None
@@ -146,16 +146,16 @@ class UnitSolver:
     def _source(
         self, linear: Linear, dense: Tensor, target: Tensor, correction: Correction, one: InputStatistics
     ) -> _SolvedLinear:
-        weight = in_stored_dtype(target, self.model.stored, linear, "weights")
+        weight = in_stored_dtype(target, self.model.weights.dtype, linear, "weights")
         keep = torch.ones(dense.shape, dtype=torch.bool)
         error = _error(weight.to(target), None, dense, one)
         changed = not torch.equal(weight, dense.to(weight.dtype))
         return _SolvedLinear(weight, keep, changed, error, correction)
 
     def _put(self, linear: Linear, solved: _SolvedLinear) -> None:
-        self.model.put(linear, solved.weight)
+        self.model.weights.put(linear, solved.weight)
         if solved.bias is not None:
-            self.model.put_bias(linear, solved.bias)
+            self.model.weights.put_bias(linear, solved.bias)
 
     def _row(self, linear: Linear, one: _SolvedLinear) -> Row:
         found = one.found

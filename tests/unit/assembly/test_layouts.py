@@ -118,7 +118,7 @@ def test_units_that_go_take_just_their_parameters(architecture, tiny):
         for index in range(pruned.model.blocks)
         for units in units_of(pruned.model, index)
     )
-    assert layout.parameters == pruned.model.parameters - removed
+    assert layout.parameters == pruned.model.weights.parameter_count - removed
     facts, budget = layout_facts(pruned, layout), budget_facts(pruned, {"sparsity": 0.5})
     assert [block["channels"] for block in facts["blocks"]] == layout.values["block_channels"]
     assert [block["heads"] for block in facts["blocks"]] == layout.values["block_key_value_heads"]

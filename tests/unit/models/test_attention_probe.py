@@ -40,7 +40,7 @@ def test_the_attention_matrix_is_the_real_models(architecture, index, tmp_path, 
         expected = real(tokens, output_hidden_states=True, output_attentions=True, use_cache=False)
     model = StreamedModel(tmp_path, CPU)
     with AttentionProbe(model, index) as probe:
-        weights = {linear: model.weight(linear) for linear in probe.linears}
+        weights = {linear: model.weights.current(linear) for linear in probe.linears}
         asked = probe.queries_and_keys(probe.call(expected.hidden_states[index]), weights)
     torch.testing.assert_close(probabilities(asked), expected.attentions[index])
 
@@ -52,14 +52,14 @@ def test_other_weights_change_it_and_get_a_gradient(architecture, tmp_path, toke
     states = torch.cat(list(model.embed(tokens)))
     with AttentionProbe(model, 0) as probe:
         call = probe.call(states)
-        own = {linear: model.weight(linear) for linear in probe.linears}
+        own = {linear: model.weights.current(linear) for linear in probe.linears}
         others = {linear: (0.5 * weight).requires_grad_() for linear, weight in own.items()}
         there = probe.queries_and_keys(call, own), probe.queries_and_keys(call, others)
         assert not torch.allclose(probabilities(there[0]), probabilities(there[1]))
         difference = (probabilities(there[0]) - probabilities(there[1])).square().sum()
         gradients = torch.autograd.grad(difference, list(others.values()))
         assert all(gradient.abs().max() > 0 for gradient in gradients)
-        assert all(torch.equal(model.weight(linear), weight) for linear, weight in own.items())
+        assert all(torch.equal(model.weights.current(linear), weight) for linear, weight in own.items())
 
 
 @pytest.mark.parametrize("architecture", SEPARATE)
@@ -72,7 +72,7 @@ def test_a_half_precision_model_is_asked_in_the_dtype_of_the_weights(architectur
         expected = real(tokens, output_hidden_states=True, output_attentions=True, use_cache=False)
     model = StreamedModel(tmp_path, CPU)
     with AttentionProbe(model, 1) as probe:
-        weights = {linear: model.weight(linear).to(wide).requires_grad_() for linear in probe.linears}
+        weights = {linear: model.weights.current(linear).to(wide).requires_grad_() for linear in probe.linears}
         asked = probe.queries_and_keys(probe.call(expected.hidden_states[1]), weights)
     assert asked.query.dtype == asked.key.dtype == wide
     found = probabilities(asked)

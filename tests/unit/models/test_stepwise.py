@@ -44,10 +44,10 @@ def test_what_is_put_between_two_steps_is_what_the_rest_of_the_block_sees(memory
         groups = input_groups(model, 1, states)
         with Stepwise(model, 1, read, 3, groups, writes_to_residual(model, 1, groups), memory) as steps:
             list(steps.stops(1))
-            model.put(output, torch.zeros(output.shape))
+            model.weights.put(output, torch.zeros(output.shape))
             seen = torch.cat([stop.stream for stop in steps.stops(3)])
             torch.testing.assert_close(seen, states)
-            model.put(down, torch.zeros(down.shape))
+            model.weights.put(down, torch.zeros(down.shape))
             torch.testing.assert_close(torch.cat(list(steps.outputs())), states)
 
 

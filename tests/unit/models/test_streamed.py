@@ -110,7 +110,7 @@ def test_a_linear_has_another_bias_while_its_block_is_loaded_and_no_longer(archi
     model = StreamedModel(tmp_path, CPU)
     before = model.logits(tokens)
     linear = next(linear for linear in model.linears(1) if linear.role == "mlp.down")
-    had, bias = model.has_bias(linear), torch.randn(model.width)
+    had, bias = model.weights.has_bias(linear), torch.randn(model.width)
     module = real.get_submodule(linear.name)
     old = torch.zeros(model.width) if module.bias is None else module.bias
     module.register_forward_hook(lambda module, args, output: output - old + bias)
@@ -119,13 +119,13 @@ def test_a_linear_has_another_bias_while_its_block_is_loaded_and_no_longer(archi
     torch.testing.assert_close(
         model.logits(tokens, lambda index: {f"{linear.name}.bias": bias} if index == 1 else {}), expected
     )
-    assert model.has_bias(linear) == had
+    assert model.weights.has_bias(linear) == had
     states = torch.randn(2, 12, model.width)
     with model.loaded(1, {f"{linear.name}.bias": bias}):
         given = model.run(1, states)
     with model.loaded(1):
-        model.put_bias(linear, torch.zeros_like(bias))
-        model.put_bias(linear, bias)
+        model.weights.put_bias(linear, torch.zeros_like(bias))
+        model.weights.put_bias(linear, bias)
         assert torch.equal(model.run(1, states), given)
-    assert model.has_bias(linear) == had
+    assert model.weights.has_bias(linear) == had
     assert torch.equal(model.logits(tokens), before)

@@ -125,7 +125,9 @@ def test_sparsity_is_of_all_weights_of_the_blocks_with_the_covered_share_beside_
     w.run(*BEFORE, "solve", "assemble")
     facts = json.loads((w.folder / "data/pruned/pruning_manifest.json").read_text())
     model = StreamedModel(w.folder / "data/pruned", CPU)
-    weights = [model.stored_parameter(name) for index in range(model.blocks) for name in model.block_weights(index)]
+    weights = [
+        model.weights.stored_parameter(name) for index in range(model.blocks) for name in model.block_weights(index)
+    ]
     zeros, total = sum(int((one == 0).sum()) for one in weights), sum(one.numel() for one in weights)
     linears = sum(linear.shape[0] * linear.shape[1] for index in range(model.blocks) for linear in model.linears(index))
     assert facts["block_weights"] == total

@@ -109,7 +109,7 @@ def test_frozen_weights_are_only_scaled(architecture, solved):
     weights, gates, kept = solution_weights(model), trained_file(), kept_units(model)
     sinks = {one.sink.name: one for one in kinds}
     for linear in (linear for index in range(model.blocks) for linear in model.linears(index)):
-        found, dense = linear.weight(weights[linear.tensor]), model.stored_weight(linear)
+        found, dense = linear.weight(weights[linear.tensor]), model.weights.stored(linear)
         if linear.name in sinks:
             one = sinks[linear.name]
             scales = torch.zeros(linear.shape[1], dtype=torch.float64)
@@ -158,7 +158,7 @@ def test_the_solution_is_the_trained_model_without_its_units(architecture, weigh
         # What is masked out in our solution makes nothing there either: its columns of o and down are zero.
         torch.testing.assert_close(net(input_ids=tokens, use_cache=False).logits, expected, rtol=1e-4, atol=1e-5)
     moved = [
-        not torch.equal(weight[weight != 0], linear.weight(model.stored_weight(linear))[weight != 0])
+        not torch.equal(weight[weight != 0], linear.weight(model.weights.stored(linear))[weight != 0])
         for index in range(model.blocks)
         for linear in model.linears(index)
         if linear.role in ("attention.q", "attention.qkv")

@@ -108,7 +108,7 @@ def test_bfloat16_checkpoints_keep_their_dtype(workspace):
     model, _ = open_model(Compute(device="cpu", dtype="bfloat16"))
     linear = model.linears(0)[0]
     assert TrainedGates(path).weight(linear, units_of(model, 0), model).dtype == torch.float32
-    assert _weights_of()[linear.tensor].dtype == model.stored
+    assert _weights_of()[linear.tensor].dtype == model.weights.dtype
 
 
 def test_the_power_of_the_scales_is_the_best_on_sequences_that_training_did_not_see(workspace):

@@ -220,12 +220,12 @@ def check_errors():
         inputs = {name: one for one in read_statistics(STATISTICS / block_file(index), CPU) for name in one.linears}
         solved = read_weights(SOLUTION / block_file(index), model.linears(index), model)
         for linear in model.linears(index):
-            row, one, dense = rows[linear.name], inputs[linear.name], model.stored_weight(linear).double()
+            row, one, dense = rows[linear.name], inputs[linear.name], model.weights.stored(linear).double()
             if row["pattern"] == "units" and linear.role not in SINKS:
                 continue
             away, shift = solved[linear.tensor].double() - dense, torch.zeros(len(dense), dtype=torch.float64)
             if f"{linear.name}.bias" in solved:
-                shift = solved[f"{linear.name}.bias"].double() - model.stored_bias(linear).double()
+                shift = solved[f"{linear.name}.bias"].double() - model.weights.stored_bias(linear).double()
             lost = (away @ one.gram * away).sum() + 2 * shift @ (away @ one.mean) + shift.square().sum()
             assert row["relative_error"] == pytest.approx(float(lost / (dense @ one.gram * dense).sum()), rel=1e-6)
 
@@ -285,5 +285,5 @@ def test_what_the_pruned_model_lacks_is_not_rounded(tmp_path):
         with model.loaded(0):
             lacks = OutputErrorSum((down,), model, True, torch.float64)
             found = lacks.paired(Stop(0, ours, before), Stop(0, theirs, ahead))
-            expected = (theirs.double() - ours.double()) @ model.weight(down).double().T
+            expected = (theirs.double() - ours.double()) @ model.weights.current(down).double().T
     torch.testing.assert_close(found, expected + ahead.double() - before.double())

@@ -29,8 +29,8 @@ def solved():
         for linear, keep, weight in read_pruned(path, linears, model):
             shift = torch.zeros(linear.shape[0])
             if f"{linear.name}.bias" in biases:
-                shift = biases[f"{linear.name}.bias"] - model.stored_bias(linear)
-            yield index, rows[linear.name], keep, linear.weight(weight), model.stored_weight(linear), shift
+                shift = biases[f"{linear.name}.bias"] - model.weights.stored_bias(linear)
+            yield index, rows[linear.name], keep, linear.weight(weight), model.weights.stored(linear), shift
 
 
 def relative_error(weight, dense, shift, gram, mean):

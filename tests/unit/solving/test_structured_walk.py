@@ -121,7 +121,7 @@ def test_the_budget_is_met_by_whole_units(method, workspace):
                 assert torch.equal(masks[units.sink.name], units.kept_columns(keep).expand(units.sink.shape))
                 for linear, stays in units.kept_rows(keep).items():
                     assert torch.equal(masks[linear.name], stays[:, None].expand(linear.shape))
-                    dense = found.model.stored_weight(linear)
+                    dense = found.model.weights.stored(linear)
                     assert corrects or torch.equal(weights[linear.tensor], torch.where(stays[:, None], dense, 0.0))
             for linear in found.model.linears(index):
                 kept = int(masks[linear.name].sum())
@@ -138,7 +138,7 @@ def test_from_dense_inputs_sinks_are_compensated_for_what_enters_them(architectu
     assert found.removed() > 0
     for kinds in found.units:
         for units in kinds:
-            gram, weight = gram_of(flat(dense, units.sink, tokens)), found.model.stored_weight(units.sink).double()
+            gram, weight = gram_of(flat(dense, units.sink, tokens)), found.model.weights.stored(units.sink).double()
             expected = compensated(weight, gram, units.kept_columns(found.keep(units)), 0.01)
             torch.testing.assert_close(found.weight(units.sink).double(), expected.weight, rtol=1e-3, atol=1e-5)
             error = expected.loss / float(((weight @ gram) * weight).sum())
@@ -166,7 +166,7 @@ def test_from_pruned_inputs_the_walk_is_the_plain_one(architecture, walk, worksp
         for group in GROUPS[architecture]:
             names, some = [linears[name].name for name in group], [linears[name] for name in group]
             x, x0 = (inputs_of(model, [some[0]], tokens)[names[0]].double() for model in (seen, dense))
-            weight = torch.cat([found.model.stored_weight(linear) for linear in some]).double()
+            weight = torch.cat([found.model.weights.stored(linear) for linear in some]).double()
             lack, rows = (x0 - x) @ weight.T, tuple(linear.shape[0] for linear in some)
             if group[0] in ADDERS:
                 ahead, behind = (streams(model, prefix, index, added, tokens) for model in (dense, seen))
@@ -212,10 +212,10 @@ def test_biases_are_of_what_the_pruned_model_gives_and_what_follows_sees_them(ar
         for units in kinds:
             seen = before if walk.get("walk") == "block" else walked
             x, name = flat(seen, units.sink, tokens), f"{units.sink.name}.bias"
-            away = found.model.stored_weight(units.sink).double() - found.weight(units.sink).double()
+            away = found.model.weights.stored(units.sink).double() - found.weight(units.sink).double()
             found.put(walked, units.sink)
             if name in biases:
-                expected = found.model.stored_bias(units.sink).double() + away @ x.mean(0)
+                expected = found.model.weights.stored_bias(units.sink).double() + away @ x.mean(0)
                 torch.testing.assert_close(biases[name].double(), expected, rtol=1e-4, atol=1e-5)
                 walked.get_submodule(units.sink.name).bias = torch.nn.Parameter(biases[name])
                 made += 1
@@ -285,7 +285,7 @@ def test_at_sparsity_zero_the_dense_model_comes_back(workspace):
         assert found.removed() == 0
         for index in range(3):
             for linear in found.model.linears(index):
-                assert torch.equal(found.weight(linear), found.model.stored_weight(linear))
+                assert torch.equal(found.weight(linear), found.model.weights.stored(linear))
             assert not found.biases(index)
 
 
@@ -306,10 +306,10 @@ def test_what_makes_up_for_units_lowers_the_measured_error_as_it_should(architec
             biases = found.biases(index)
             assert (len(biases) > 0) == (kind in ("bias", "affine"))
             for one in kinds:
-                x, weight = flat(dense, one.sink, tokens), found.model.stored_weight(one.sink).double()
+                x, weight = flat(dense, one.sink, tokens), found.model.weights.stored(one.sink).double()
                 ours = x @ found.weight(one.sink).double().T
                 if biases:
-                    ours = ours + (biases[f"{one.sink.name}.bias"] - found.model.stored_bias(one.sink)).double()
+                    ours = ours + (biases[f"{one.sink.name}.bias"] - found.model.weights.stored_bias(one.sink)).double()
                 away, name = ours - x @ weight.T, one.sink.name
                 errors[kind, name] = float(away.square().sum() / (x @ weight.T).square().sum())
                 assert rows[name]["relative_error"] == pytest.approx(errors[kind, name], rel=1e-2, abs=1e-7)
@@ -358,7 +358,7 @@ def test_choice_pruned_takes_as_many_units_by_what_the_pruned_model_gives_them(m
     for index, kinds in enumerate(ours.units):
         for units in kinds:
             x, keep = flat(walked, units.sink, tokens), ours.keep(units)
-            dense = ours.model.stored_weight(units.sink).double()
+            dense = ours.model.weights.stored(units.sink).double()
             problem = UnitProblem(dense, gram_of(x), x.mean(0), len(x), units.columns, units.parameters)
             expected = keep_best(scorer(problem), int(keep.sum()))
             assert int((expected != keep).sum()) <= 2  # near-ties

@@ -75,7 +75,7 @@ def test_attention_is_fitted_to_the_fitted_sequences_alone(chunk, opened, states
     states, model = random_states(0), opened()
     path = states_file("states", states)
     linears = query_and_key(model, 1)
-    dense = torch.cat([model.stored_weight(linear) for linear in linears])
+    dense = torch.cat([model.weights.stored(linear) for linear in linears])
     rows, width = tuple(linear.shape[0] for linear in linears), dense.shape[1]
     linear = LinearProblem(dense, torch.eye(width), torch.zeros(width), 1, rows)
     inputs = BlockInputs(model, 1, path, path)
