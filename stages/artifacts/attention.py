@@ -20,9 +20,9 @@ ATTENTION_ERRORS = Table(
     ),
 )  # fmt: skip
 """A row a text, inputs, block and head. text: calibration or held_out; inputs: dense or own, the hidden states that the
-pruned block is run on (measuring.attention.BlockErrors); relative_error: ‖f̃ - f‖² / ‖f‖² of the matrices; energy: ‖f‖²
-of the dense ones; least_probability: the pruned ones' smallest (δ); smallest_eigenvalue: of X Xᵀ (β), equal for the
-heads of a block."""
+pruned block is run on (measuring.attention.errors); relative_error: ‖f̃ - f‖² / ‖f‖² of the matrices; energy: ‖f‖² of
+the dense ones; least_probability: the pruned ones' smallest (δ); smallest_eigenvalue: of X Xᵀ (β), equal for the heads
+of a block."""
 
 
 def errors_by_block(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[int, float]]:

@@ -53,6 +53,13 @@ def same_model(manifest: Mapping[str, Any], identity: str, folder: Path) -> None
         raise ArtifactError(f"{folder} was made from another model than {MODEL} holds now: run `dvc repro`")
 
 
+def open_pruned(dense: StreamedModel, manifest: Mapping[str, Any]) -> StreamedModel:
+    """The pruned model, in the dtype and on the device of the dense one; see `check_pruned`."""
+    check_pruned(manifest)
+    trust = trusts_code(read_manifest(MODEL))
+    return StreamedModel(PRUNED, dense.device, str(dense.dtype).removeprefix("torch."), trust)
+
+
 def check_pruned(manifest: Mapping[str, Any]) -> None:
     """Raise ArtifactError unless data/pruned holds the files of its manifest and was pruned from data/model as it is.
 

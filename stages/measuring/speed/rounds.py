@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
+from stages.artifacts.table import Row
 from stages.measuring.speed.generation import generate
 
 PHASES = ("prefill", "decode")
 PREFILLS = 4
-Row = dict[str, Any]
 
 
-def timed(
+def time_in_turns(
     models: Mapping[str, Any], prompt: Tensor, count: int, warmup: int, repeats: int, tick: Callable[[], object]
 ) -> list[Row]:
     """A row a round, model and phase: its tokens and seconds; what the warm-up takes is left out.

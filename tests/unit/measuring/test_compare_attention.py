@@ -250,7 +250,7 @@ def test_only_its_own_part_of_evaluate_must_stay_while_it_runs(part, code, prune
         w.change(evaluate={"attention": SMALL, **changed})
         return compared(*arguments)
 
-    compared = compare_attention.compared
-    monkeypatch.setattr(compare_attention, "compared", change_first)
+    compared = compare_attention.error_rows
+    monkeypatch.setattr(compare_attention, "error_rows", change_first)
     assert w.fail("compare_attention")[0] == code
     assert Path("data/attention").exists() == (code == 0)

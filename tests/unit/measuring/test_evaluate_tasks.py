@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages import evaluate
 from stages.artifacts.manifest import sha256_of
+from stages.models.loading.load import load_model, load_tokenizer
 from tests.helpers.tiny import write_params
 from tests.helpers.topics import (
     DOCUMENTS,
@@ -63,8 +63,8 @@ def test_a_task_counts_the_likeliest_answers_and_follows_its_file(workspace, cap
 
 
 def plain_accuracy(texts, labels):
-    model = evaluate.load_model(Path("data/model"))
-    tokenizer = evaluate.load_tokenizer(Path("data/model"))
+    model = load_model(Path("data/model"))
+    tokenizer = load_tokenizer(Path("data/model"))
     answers = [WORDS.index(topic) for topic in TOPICS]
     right = 0
     for text, label in zip(texts, labels, strict=False):

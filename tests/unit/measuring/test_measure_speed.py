@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from stages import measure_speed
 from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import read_json, read_manifest, sha256_of
 from stages.artifacts.speed import ROUNDS
 from stages.errors import SecateurError
-from stages.measuring.speed import footprint
+from stages.measuring.speed import comparison, footprint
 from tests.helpers.tiny import tiny_model
 from tests.unit.measuring.test_measuring import prompts
 
@@ -41,7 +40,7 @@ def pruned_workspace(workspace, monkeypatch):
         }
         write_json(MANIFEST, facts)
         made.change(evaluate={"speed": speed}, **sections)
-        monkeypatch.setattr(measure_speed, "peak_in_process", lambda folder, *_: PEAKS[str(folder)])
+        monkeypatch.setattr(comparison, "peak_in_process", lambda folder, *_: PEAKS[str(folder)])
         return made
 
     return make

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stages.errors import ArchitectureError
 from stages.measuring.speed.generation import generate
-from stages.measuring.speed.rounds import speed_ratios, speeds, timed
+from stages.measuring.speed.rounds import speed_ratios, speeds, time_in_turns
 from stages.measuring.speed.size import last_logits, macs_of, size_of
 from stages.models.structure import find_blocks
 from tests.helpers.tiny import ARCHITECTURES, CONFIGS, VOCABULARY, tiny_model
@@ -124,7 +124,7 @@ def test_models_take_turns_and_warmup_is_left_out():
 
     ticks = list[None]()
     models = {"dense": noted("dense"), "pruned": noted("pruned")}
-    rows = timed(models, prompts(), 2, warmup=1, repeats=2, tick=lambda: ticks.append(None))
+    rows = time_in_turns(models, prompts(), 2, warmup=1, repeats=2, tick=lambda: ticks.append(None))
     assert order == 3 * ["dense", "dense", "pruned", "pruned", *3 * ["dense", "pruned"]]
     assert len(ticks) == 6
     for phase, rounds, tokens in (("prefill", range(8), 20), ("decode", (0, 4), 2)):

@@ -15,7 +15,7 @@ from stages.artifacts.atomic import write_json
 from stages.artifacts.attention import ATTENTION_ERRORS
 from stages.artifacts.linears import LINEARS
 from stages.artifacts.manifest import sha256_of, write_manifest
-from stages.compare_attention import figures as attention_figures
+from stages.measuring.attention.figures import attention_figures
 from stages.reporting.terminal import short_table
 from stages.runtime.stage import run_stage
 from tests.helpers.committed import ROOT

@@ -13,7 +13,7 @@ import pytest
 from stages import report
 from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import sha256_of, write_manifest
-from stages.measure_speed import ratios
+from stages.measuring.speed.comparison import ratios
 from stages.measuring.speed.rounds import speeds
 from stages.reporting.flat import known
 from tests.unit.reporting.test_report import PAGE, Elements, outputs, run, write_solution

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from stages import statistics
 from stages.artifacts.manifest import read_json
 from stages.artifacts.tensorfile import TensorFile
 from stages.solving import walk as solving
+from stages.walk import forward
 
 BEFORE = ("extract", "statistics")
 
@@ -62,10 +64,10 @@ def test_solve_goes_on_from_the_blocks_that_are_finished(walk, after, workspace,
     assert w.bytes_of("solution") == resumed
 
 
-@pytest.mark.parametrize(("stage", "function"), [("extract", "advance"), ("statistics", "collect")])
-def test_extract_and_statistics_go_on_too(stage, function, workspace, monkeypatch):
-    from tests.unit.conftest import STAGES
-
+@pytest.mark.parametrize(
+    ("stage", "module", "function"), [("extract", forward, "advance"), ("statistics", statistics, "collect")]
+)
+def test_extract_and_statistics_go_on_too(stage, module, function, workspace, monkeypatch):
     w = workspace()
     w.run("extract")
     if stage == "statistics":
@@ -74,17 +76,17 @@ def test_extract_and_statistics_go_on_too(stage, function, workspace, monkeypatc
     for path in (w.folder / ".cache/blocks").glob("*/*"):
         path.unlink()
     with monkeypatch.context() as patch:
-        kill_in(patch, STAGES[stage], function, 1)
+        kill_in(patch, module, function, 1)
         with pytest.raises(Killed):
             w.run(stage)
     calls = []
-    original = getattr(STAGES[stage], function)
+    original = getattr(module, function)
 
     def count(*args, **kwargs):
         calls.append(args)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(STAGES[stage], function, count)
+    monkeypatch.setattr(module, function, count)
     w.run(stage)
     assert len(calls) == (1 if stage == "extract" else 2)
     assert w.bytes_of("activations" if stage == "extract" else stage) == undisturbed

@@ -22,6 +22,7 @@ from stages.artifacts.packing import unpack
 from stages.artifacts.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, STATISTICS, block_file
 from stages.artifacts.tensorfile import TensorFile, read_tensors
 from stages.assembly import verify
+from stages.measuring.speed import comparison
 from stages.methods import registry
 from stages.models.export.fresh import Answer, _answer
 from stages.models.streaming.stepwise import Stop
@@ -129,7 +130,7 @@ def loaded_here(monkeypatch):
         return [Answer(one["sequence"].tolist(), one["logits"]) for one in found]
 
     monkeypatch.setattr(verify, "answers", answers)
-    monkeypatch.setattr(measure_speed, "peak_in_process", lambda *_: 100)
+    monkeypatch.setattr(comparison, "peak_in_process", lambda *_: 100)
 
 
 @pytest.mark.parametrize("name", CASES)
