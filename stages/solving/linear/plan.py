@@ -1,4 +1,4 @@
-"""Plans of layer-wise pruning: which solver prunes each linear of a block."""
+"""BlockPlan of layer-wise pruning: which method prunes each linear of a block."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from stages.walk.statistics import InputStatistics
 
 @dataclass(frozen=True)
 class LinearPlan:
-    """Prunes the weights of a block's linears; assignments: by linear. A BlockPlan."""
+    """Prunes single weights of a block's linears; see BlockPlan. assignments: by the linear's name."""
 
     assignments: Mapping[str, Assignment]
 
     @property
     def leaves_dense(self) -> bool:
         """See BlockPlan."""
-        return all(one.leaves_dense for one in self.assignments.values())
+        return all(assignment.leaves_dense for assignment in self.assignments.values())
 
     @property
     def corrects(self) -> bool:
         """See BlockPlan."""
-        return any(one.corrects_target for one in self.assignments.values())
+        return any(assignment.corrects_target for assignment in self.assignments.values())
 
     @property
     def needs_attention(self) -> bool:
         """See BlockPlan."""
-        return any(one.joint for one in self.assignments.values())
+        return any(assignment.joint for assignment in self.assignments.values())
 
     def facts(self) -> dict[str, Any]:
         """See BlockPlan."""
-        return {name: one.facts() for name, one in self.assignments.items()}
+        return {name: assignment.facts() for name, assignment in self.assignments.items()}
 
     def settings(self) -> dict[str, Any]:
         """See BlockPlan."""
-        return {one.method: one.facts()["solver"] for one in self.assignments.values()}
+        return {assignment.method: assignment.facts()["solver"] for assignment in self.assignments.values()}
 
     def code(self) -> set[str]:
         """See BlockPlan."""
-        methods = (registry.modules_of(one.method, one.solver) for one in self.assignments.values())
-        return {__name__}.union(*methods)
+        used = self.assignments.values()
+        return {__name__}.union(*(registry.modules_of(assignment.method, assignment.solver) for assignment in used))
 
     def solver(self, model: StreamedModel, settings: Solve, clock: Clock, inputs: BlockInputs | None) -> LinearsSolver:
         """See BlockPlan."""
@@ -60,12 +60,12 @@ class LinearPlan:
 def linear_plans(
     params: Params, model: StreamedModel, statistics: Callable[[int], list[InputStatistics]]
 ) -> list[LinearPlan]:
-    """The plan of every block: solve.method and solve.rules, with the counts of solve.allocation.
+    """The plan of every block: solve.method and solve.rules assigned, sparsity shared out by solve.allocation.
 
-    statistics: of the dense model's block, by its index. Raises ParameterError, ArchitectureError (see `assign`).
+    statistics: gives those of the inputs of a dense block, by its index. Raises as `assign` and `allocate` do.
     """
-    found = allocate(assign(params, model), params.solve, model, statistics)
+    assignments = allocate(assign(params, model), params.solve, model, statistics)
     return [
-        LinearPlan({linear.name: found[linear.name] for linear in model.linears(index)})
+        LinearPlan({linear.name: assignments[linear.name] for linear in model.linears(index)})
         for index in range(model.blocks)
     ]
