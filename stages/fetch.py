@@ -7,27 +7,18 @@ not overlap, calibration.parquet and evaluation.parquet (`token`, a row a token)
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from stages.artifacts.manifest import write_manifest
 from stages.artifacts.places import MODEL, TEXTS
-from stages.errors import ArtifactError, SourceError
-from stages.models.importing.tokens import tokenise
-from stages.models.loading.load import load_tokenizer
-from stages.params import Params
 from stages.params.positions import check_positions
 from stages.runtime.stage import StageRun, parser_of, run_stage
 from stages.sources.model import write_model
 from stages.sources.overlap import check_disjoint
-from stages.sources.texts import ChosenText, choose
+from stages.sources.texts import choose
+from stages.sources.tokenised import open_tokenizer, write_text
 
 SECTIONS = ("fetch",)
 log = logging.getLogger("secateur")
@@ -42,58 +33,14 @@ def main(run: StageRun) -> None:
         model = write_model(settings.model, model_folder)
         check_positions(run.params, model["positions"])
         log.info("%s: %.1f million parameters, %s", model["architecture"], model["parameters"] / 1e6, model["dtype"])
-        tokenizer = _tokenizer(model_folder, getattr(settings.model, "trust_remote_code", False))
-        if len(tokenizer) > model["vocabulary"]:
-            log.warning(
-                "the tokenizer has %d tokens, the model embeddings for %d: a text that holds others is refused",
-                len(tokenizer),
-                model["vocabulary"],
-            )
+        vocabulary, trust = model["vocabulary"], getattr(settings.model, "trust_remote_code", False)
+        tokenizer = open_tokenizer(model_folder, trust, vocabulary)
         for name, text in texts.items():
-            ids = tokenise(tokenizer, text.text, model["vocabulary"])
-            _check_enough(name, len(ids), run.params)
-            facts[name] = {**text.facts, "tokens": len(ids)}
-            _write_text(texts_folder, name, text, ids, facts[name])
-            run.figures[f"{name}_tokens"] = len(ids)
-            log.info("%s: %d tokens, %d documents of %s", name, len(ids), len(text.documents), text.facts["name"])
+            facts[name] = write_text(texts_folder, name, text, tokenizer, vocabulary, run.params)
+            run.figures[f"{name}_tokens"] = facts[name]["tokens"]
         facts["evaluation"]["overlap"] = round(overlap, 6)
         write_manifest(texts_folder, facts)
         write_manifest(model_folder, model)
-
-
-def _check_enough(name: str, tokens: int, params: Params) -> None:
-    """Raise SourceError where a text has fewer tokens than extract or evaluate will ask it for."""
-    calibration, window = params.calibration, params.evaluate.perplexity.window
-    needed, setting = window, "evaluate.perplexity.window"
-    if name == "calibration":
-        needed, setting = calibration.sequences * calibration.length + 1, "calibration.sequences of calibration.length"
-    if tokens < needed:
-        raise SourceError(
-            f"fetch.{name}: the text has {tokens} tokens, expected at least {needed} ({setting}): use more text, or "
-            "lower that setting"
-        )
-
-
-def _tokenizer(folder: Path, trusted: bool) -> Any:
-    try:
-        return load_tokenizer(folder, trusted)
-    except ArtifactError as error:
-        raise SourceError(
-            f"fetch.model: its source holds no tokenizer that transformers can load ({error.__cause__}): put the "
-            "tokenizer's files beside config.json"
-        ) from error
-
-
-def _write_text(folder: Path, name: str, text: ChosenText, ids: np.ndarray, facts: dict[str, Any]) -> None:
-    """Token ids, with the facts in the file's own metadata; documents where they have labels."""
-    schema = pa.schema([("token", pa.int32())], metadata={"facts": json.dumps(facts, sort_keys=True)})
-    pq.write_table(pa.table([pa.array(ids)], schema=schema), folder / f"{name}.parquet")
-    if any(document.label is not None for document in text.documents):
-        columns: dict[str, Any] = {
-            "text": [document.text for document in text.documents],
-            "label": [document.label for document in text.documents],
-        }
-        pq.write_table(pa.table(columns), folder / f"{name}_documents.parquet")
 
 
 if __name__ == "__main__":
