@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 
 from docs.site import drawings
 from docs.site.fields import as_list
+from stages.methods import registry
+from stages.methods.linear.contract import Budget
 from stages.params.yamlfile import read_yaml
 from tests.helpers.committed import ROOT
+from tests.helpers.documented import blocks
+from tests.helpers.problems import make_problem
+from tests.helpers.structured_problems import make_units
 
 
 @pytest.mark.parametrize("name", sorted(drawings.DRAWINGS))
@@ -34,6 +42,24 @@ def test_the_gallery_has_every_committed_figure():
     figures = [path for path in ROOT.glob("experiments/*/results/*") if path.suffix in {".png", ".svg"}]
     assert figures
     assert [path for path in figures if f"](../{path.relative_to(ROOT).as_posix()})" not in gallery] == []
+
+
+def test_every_page_is_in_the_navigation():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if f": {page}\n" not in text} == set()
+
+
+def test_methods_of_the_guide_are_methods():
+    linear, units = (block for page, block in blocks("python") if page == "adding-a-method.md")
+    problem = make_problem()
+    names = dict[str, Any]()
+    exec(linear, names)
+    solution = names["Mine"](power=2.0)(problem, Budget(0.5))
+    assert torch.equal(solution.keep, registry.load("magnitude")(problem, Budget(0.5)).keep)
+    exec(units, names)
+    scored, _ = make_units(12, 4)
+    assert torch.allclose(names["MyScore"](power=0.5)(scored), registry.load("wanda_units")(scored))
 
 
 @pytest.mark.parametrize(
