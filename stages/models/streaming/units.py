@@ -7,7 +7,7 @@ inputs the units are (o, down) is called their sink, the linears whose outputs t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +20,8 @@ from stages.models.structure import Linear
 
 Kind = Literal["heads", "channels"]
 KINDS: tuple[Kind, ...] = ("heads", "channels")
+KeptUnits = Mapping[Kind, Tensor]
+"""Which heads and which channels of a block stay: masks (units,) bool by kind, True = kept."""
 INTERLEAVED = "query_key_value"
 """Name of a fused linear whose rows go head by head, q, k and v of each; others hold all of q, then k, then v.
 

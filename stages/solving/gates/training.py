@@ -36,7 +36,7 @@ from stages.runtime.progress import progress
 from stages.runtime.stage import StageRun
 from stages.solving.gates.model import GatedModel, gated_model
 from stages.solving.gates.result import TrainedGates, gate_tensor
-from stages.solving.units.problem import parameters_to_remove
+from stages.solving.units.ranking import parameters_to_remove
 from stages.walk.backward import calibration_windows
 from stages.walk.held_out import fitted_sequences
 

@@ -1,4 +1,4 @@
-"""What structured pruning cannot do, told before any work: rules and settings that do not fit, models cut before."""
+"""Checks of structured pruning before any work: rules and settings that do not fit, models that were cut before."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from stages.params import Params
 from stages.params.pruning import Solve
 
 ROLES: dict[Kind, str] = {"heads": "attention", "channels": "mlp"}
-"""The role by which a rule speaks of a block's heads or channels."""
+"""The role by which solve.rules select a block's heads or channels."""
 
 
 def method_of(params: Params) -> UnitMethod:
-    """The structured method of the parameters, with its settings."""
+    """The structured method that is solve.method, with its settings."""
     method: UnitMethod = registry.load(params.solve.method, params.methods.get(params.solve.method, {}))
     return method
 
 
 def compensation_of(settings: Solve, method: UnitMethod) -> Compensation:
-    """What makes up for removed units: solve.units.compensation, or the method's own."""
-    asked = settings.units.compensation
-    return method.compensation if asked == "auto" else asked
+    """How o and down are compensated for removed units: solve.units.compensation, `auto` being the method's own."""
+    compensation = settings.units.compensation
+    return method.compensation if compensation == "auto" else compensation
 
 
 def units_to_prune(params: Params, model: StreamedModel) -> list[Units]:
-    """All heads and channels of the model, block after block, once it is known that they can be what solve asks for.
+    """Heads and channels of every block, in order, after all checks of solve's settings.
 
-    Raises ParameterError and ArchitectureError (see `check_rules`).
+    Raises ParameterError for settings that do not fit together, ArchitectureError for a model whose units are not
+    recognised or were removed before.
     """
     check_rules(params.solve, model)
     _check_units(params.solve, method_of(params))
-    return [one for index in range(model.blocks) for one in units_of(model, index)]
+    return [units for index in range(model.blocks) for units in units_of(model, index)]
 
 
 def check_rules(settings: Solve, model: StreamedModel) -> None:
-    """Raise ParameterError where solve asks of a structured method what only layer-wise ones know.
+    """Raise ParameterError where solve.rules select linears, which structured methods do not prune one by one.
 
     Raises ArchitectureError for a checkpoint whose units were removed before.
     """
@@ -59,16 +60,16 @@ def check_rules(settings: Solve, model: StreamedModel) -> None:
 
 
 def _check_units(settings: Solve, scorer: UnitMethod) -> None:
-    """Raise ParameterError where solve.units asks for two things that do not go together."""
-    asked, method = settings.units, settings.method
-    if asked.ranking == "literal":
-        for name, value, only in (("multiple", asked.multiple, 1), ("allocation", asked.allocation, "auto")):
+    """Raise ParameterError where settings of solve.units contradict each other or the method."""
+    units, method = settings.units, settings.method
+    if units.ranking == "literal":
+        for name, value, only in (("multiple", units.multiple, 1), ("allocation", units.allocation, "auto")):
             if value not in (only, "global"):
                 raise ParameterError(
                     f"solve.units.{name}: ranking: literal puts one threshold through single units of all blocks: "
                     f"expected {only}, got {value}: or set ranking to parameters"
                 )
-    if asked.choice == "pruned" and scorer.needs & {"salience", "fisher"}:
+    if units.choice == "pruned" and scorer.needs & {"salience", "fisher"}:
         raise ParameterError(
             f"solve.units.choice: {method} scores units by gradients, which are the dense model's: expected dense, got "
             f"pruned: or use a method, or settings in methods.{method}, without gradients"

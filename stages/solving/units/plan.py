@@ -1,18 +1,16 @@
-"""Plans of structured pruning: which heads and channels of a block stay, and what makes up for the others."""
+"""BlockPlan of structured pruning: which heads and channels of a block stay, and how the rest is compensated."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from stages.artifacts.packing import pack
 from stages.methods import registry
 from stages.methods.units.contract import UnitMethod
 from stages.models.streaming.streamed import StreamedModel
-from stages.models.streaming.units import Kind
+from stages.models.streaming.units import KeptUnits
 from stages.params.pruning import Solve
 from stages.runtime.clock import Clock
 from stages.runtime.stage import StageRun
@@ -25,15 +23,15 @@ from stages.solving.units.solver import UnitSolver
 
 @dataclass(frozen=True)
 class UnitPlan:
-    """Removes heads and channels of a block. A BlockPlan.
+    """Removes heads and channels of a block; see BlockPlan.
 
-    method: name of the method; scorer: the method, of these settings (`own`); kept: (units,) bool by kind.
+    method: name of the method; scorer: the method with its settings; own: these settings as params.yaml has them.
     """
 
     method: str
     scorer: UnitMethod
     own: Mapping[str, Any]
-    kept: Mapping[Kind, Tensor]
+    kept: KeptUnits
     corrects: bool
     needs_attention: bool = False
 
@@ -61,20 +59,21 @@ class UnitPlan:
 
 
 def unit_plans(run: StageRun, model: StreamedModel, identity: str, statistics: Mapping[str, Any]) -> list[UnitPlan]:
-    """The plan of every block: units scored from the dense model's statistics and ranked to solve.sparsity.
+    """The plan of every block: units scored on the dense model's statistics and ranked to solve.sparsity.
 
-    identity: of the model; statistics: the manifest of the dense model's.
-    Raises ParameterError where the budget or a rule cannot be met, ArchitectureError where units cannot be told.
+    identity: of the model; statistics: the manifest of data/statistics.
+    Raises ParameterError where the budget or a rule cannot be met, ArchitectureError where the model's heads or
+    channels are not recognised.
     """
     units = units_to_prune(run.params, model)
     scores = unit_scores(run, model, identity, statistics)
-    kept = choose_units(run.params, units, [scores[one.block][one.kind] for one in units], model.blocks)
-    return plans_keeping(run, kept)
+    in_order = [scores[kind_of_block.block][kind_of_block.kind] for kind_of_block in units]
+    return plans_keeping(run, choose_units(run.params, units, in_order, model.blocks))
 
 
-def plans_keeping(run: StageRun, kept: list[dict[Kind, Tensor]]) -> list[UnitPlan]:
-    """Plans that keep these units (units,) bool, by kind, of every block."""
+def plans_keeping(run: StageRun, kept: Sequence[KeptUnits]) -> list[UnitPlan]:
+    """The plan of every block that keeps the given units of it."""
     settings, method = run.params.solve, method_of(run.params)
     own = run.params.methods.get(settings.method, {})
     corrects = settings.corrects(compensation_of(settings, method) in ("weights", "affine"))
-    return [UnitPlan(settings.method, method, own, one, corrects) for one in kept]
+    return [UnitPlan(settings.method, method, own, units, corrects) for units in kept]

@@ -1,9 +1,8 @@
-"""The units of a block as problems: what is known of the linears that read them."""
+"""Builds UnitProblems: the heads or channels of a block with the statistics, weights and salience that score them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,7 +12,7 @@ from stages.artifacts.tensorfile import read_tensors
 from stages.errors import NotFiniteError
 from stages.methods.units.contract import Need, UnitProblem
 from stages.models.streaming.streamed import StreamedModel
-from stages.models.streaming.units import Units, parameters_of
+from stages.models.streaming.units import Units
 from stages.walk.statistics import InputStatistics
 
 
@@ -22,11 +21,12 @@ def unit_problem(
     units: Units,
     statistics: InputStatistics,
     needs: frozenset[Need] = frozenset(),
-    backward: Path | None = None,
+    salience: Path | None = None,
 ) -> UnitProblem:
-    """The problem of one kind of units; `statistics` of its sink's inputs.
+    """The UnitProblem of a block's heads or channels.
 
-    backward: file of what the walk backwards left of the block, where `needs` asks for it.
+    statistics: of the inputs of the linear that reads the units.
+    salience:   the block's file of gradient sums (walk/backward.py), for methods that need them.
 
     Raises NotFiniteError where weights are not finite.
     """
@@ -36,7 +36,7 @@ def unit_problem(
                 f"block {units.block}: the weights of {linear.name} are not finite: fetch a sound checkpoint"
             )
     dense = model.weights.stored(units.sink).to(statistics.gram)
-    left = {} if backward is None else read_tensors(backward)
+    sums: Mapping[str, Tensor] = {} if salience is None else read_tensors(salience)
     start = f"{units.kind}."
     return UnitProblem(
         dense,
@@ -45,22 +45,18 @@ def unit_problem(
         statistics.tokens,
         units.columns,
         units.parameters,
-        coupled=_coupled(model, units, dense) if "coupled" in needs else None,
-        salience={name.removeprefix(start): value for name, value in left.items() if name.startswith(start)} or None,
-        fisher=left[f"fisher.{units.kind}"].to(dense) if "fisher" in needs else None,
+        coupled=_coupled_weights(model, units, dense) if "coupled" in needs else None,
+        salience={name.removeprefix(start): value for name, value in sums.items() if name.startswith(start)} or None,
+        fisher=sums[f"fisher.{units.kind}"].to(dense) if "fisher" in needs else None,
     )
 
 
-def statistics_of(sink: str, found: Sequence[InputStatistics]) -> InputStatistics:
-    """Those of a linear's inputs."""
-    return next(one for one in found if sink in one.linears)
+def statistics_of(linear: str, statistics: Sequence[InputStatistics]) -> InputStatistics:
+    """The statistics of a linear's inputs, among those of its block."""
+    return next(shared for shared in statistics if linear in shared.linears)
 
 
-def parameters_to_remove(units: Sequence[Units], sparsity: float) -> int:
-    """How many of all units' parameters are to go."""
-    return math.ceil(sparsity * parameters_of(units))
-
-
-def _coupled(model: StreamedModel, units: Units, dense: Tensor) -> Tensor:
+def _coupled_weights(model: StreamedModel, units: Units, dense: Tensor) -> Tensor:
+    """All weights of each unit (units, weights of each): its rows of the sources, then its columns of the sink."""
     parts = [model.weights.stored(linear).to(dense)[rows].flatten(1) for linear, rows in units.sources]
     return torch.cat([*parts, dense.T[units.columns].flatten(1)], 1)

@@ -1,4 +1,4 @@
-"""Ranks heads and channels to the budget: which of them stay, of the whole model or the same number in every block."""
+"""Ranks heads and channels to solve.sparsity: over the whole model, or the same number in every block, under rules."""
 
 from __future__ import annotations
 
@@ -15,28 +15,35 @@ from stages.models.streaming.units import Kind, Units, parameters_of
 from stages.params.pruning import Solve
 from stages.solving.rules import BlockUnits, match_rules
 from stages.solving.units.checks import ROLES
-from stages.solving.units.problem import parameters_to_remove
 
 
 def rule_parts(units: Sequence[Units]) -> list[BlockUnits]:
-    """What rules can speak of, of a structured method."""
-    return [BlockUnits(ROLES[one.kind], one.block) for one in units]
+    """The parts of the model that solve.rules can select in structured pruning."""
+    return [BlockUnits(ROLES[part.kind], part.block) for part in units]
 
 
 def match_unit_rules(settings: Solve, units: Sequence[Units], blocks: int) -> list[int | None]:
-    """For the heads and the channels of each block the number of the rule that settles how many stay."""
+    """The number of the rule that governs each of `units`, None where none does; see rules.match_rules."""
     return match_rules(settings.rules, rule_parts(units), blocks)
+
+
+def parameters_to_remove(units: Sequence[Units], sparsity: float) -> int:
+    """The budget: how many parameters of all heads and channels are to go."""
+    return math.ceil(sparsity * parameters_of(units))
 
 
 def units_to_rank(
     settings: Solve, units: Sequence[Units], scores: Sequence[Tensor], rules: Sequence[int | None]
 ) -> list[RankedUnits]:
-    """The heads or channels of each block as they compete, their number settled where rule `rules[i]` says so."""
-    return [_place(settings, *given) for given in zip(units, scores, rules, strict=True)]
+    """The heads or channels of each block as they compete; their number is settled where a rule has a sparsity.
+
+    scores: (units,) of each of `units`; rules: as from `match_unit_rules`.
+    """
+    return [_ranked(settings, *given) for given in zip(units, scores, rules, strict=True)]
 
 
-def _place(settings: Solve, units: Units, scores: Tensor, number: int | None) -> RankedUnits:
-    """The units of one place as they are ranked; their number is settled where rule `number` says so."""
+def _ranked(settings: Solve, units: Units, scores: Tensor, number: int | None) -> RankedUnits:
+    """The heads or channels of one block as they compete, governed by rule `number`."""
     multiple = settings.units.multiple if units.kind == "channels" else 1
     if multiple > units.count:
         raise ParameterError(
@@ -57,57 +64,69 @@ def _place(settings: Solve, units: Units, scores: Tensor, number: int | None) ->
 
 
 def kept_units(
-    settings: Solve, method: UnitMethod, units: Sequence[Units], places: Sequence[RankedUnits]
+    settings: Solve, method: UnitMethod, units: Sequence[Units], ranked: Sequence[RankedUnits]
 ) -> list[Tensor]:
-    """Which units (units,) bool of each place stay, so that the budget is met.
+    """Which of the heads or channels of each block stay, (units,) bool, so that the budget is met.
 
     Raises ParameterError where it cannot be.
     """
     allocation = method.allocation if settings.units.allocation == "auto" else settings.units.allocation
     if settings.units.ranking == "literal":
-        factors = [4 * one.columns.shape[1] / 3 if one.kind == "heads" else 1.0 for one in units]
-        return keep_above_threshold(places, settings.amount, factors)
+        # α of eq. 8 of numerical pruning: 4 d/3 for a head of d inputs of o, 1 for a channel.
+        factors = [4 * part.columns.shape[1] / 3 if part.kind == "heads" else 1.0 for part in units]
+        return keep_above_threshold(ranked, settings.amount, factors)
     removed = parameters_to_remove(units, settings.amount)
     if allocation == "global":
-        return keep_to_budget(places, removed)
-    return _uniform(settings, units, places, removed)
+        return keep_to_budget(ranked, removed)
+    return _keep_uniformly(settings, units, ranked, removed)
 
 
-def _uniform(settings: Solve, units: Sequence[Units], places: Sequence[RankedUnits], removed: int) -> list[Tensor]:
-    """The same number of heads and of channels of every block that no rule settles, channels so that the budget is met.
+def _keep_uniformly(
+    settings: Solve, units: Sequence[Units], ranked: Sequence[RankedUnits], removed: int
+) -> list[Tensor]:
+    """The best of each block, the same number of heads and of channels in every block whose numbers no rule settles.
 
     Raises ParameterError where blocks differ, or channels cannot make up for what heads leave.
     """
-    free = [(one, place) for one, place in zip(units, places, strict=True) if place.kept is None]
-    if len({(one.kind, one.count, one.parameters) for one, _ in free}) > len({one.kind for one, _ in free}):
+    free = [part for part, competing in zip(units, ranked, strict=True) if competing.kept is None]
+    if len({(part.kind, part.count, part.parameters) for part in free}) > len({part.kind for part in free}):
         raise ParameterError(
             "solve.units.allocation: uniform needs blocks of the same widths: set it to global, or settle the "
             "blocks that differ in solve.rules"
         )
-    short = removed - sum(
-        (one.count - place.kept) * one.parameters
-        for one, place in zip(units, places, strict=True)
-        if place.kept is not None
+    settled = sum(
+        (part.count - competing.kept) * part.parameters
+        for part, competing in zip(units, ranked, strict=True)
+        if competing.kept is not None
     )
-    kept = dict[Kind, int]()
-    for kind in ("heads", "channels"):
-        group = [one for one, _ in free if one.kind == kind]
-        if not group:
-            continue
-        first, multiple = group[0], 1 if kind == "heads" else settings.units.multiple
-        wanted = max(short, 0) / (len(group) * first.parameters)
-        if kind == "heads" and len(group) < len(free):
-            wanted = round(max(short, 0) / parameters_of([one for one, _ in free]) * first.count)
-        kept[kind] = first.count - min(math.ceil(wanted), first.count - 1)
-        if kept[kind] < first.count:
-            kept[kind] = kept[kind] // multiple * multiple
-        short -= len(group) * (first.count - kept[kind]) * first.parameters
+    kept, short = _uniform_counts(free, removed - settled, settings.units.multiple)
     if short > 0 or 0 in kept.values():
         raise ParameterError(
             f"solve.sparsity: {settings.amount:g} cannot be met with the same widths in every block: lower it, "
             "protect less, or set solve.units.allocation to global"
         )
     return [
-        keep_best(place.scores, kept[one.kind] if place.kept is None else place.kept)
-        for one, place in zip(units, places, strict=True)
+        keep_best(competing.scores, kept[part.kind] if competing.kept is None else competing.kept)
+        for part, competing in zip(units, ranked, strict=True)
     ]
+
+
+def _uniform_counts(free: Sequence[Units], short: int, multiple: int) -> tuple[dict[Kind, int], int]:
+    """How many heads and channels each block keeps so that `short` parameters go, and how many then still should.
+
+    Heads lose their share of what is to go, rounded to whole heads; channels, which are smaller, lose the rest.
+    """
+    kept = dict[Kind, int]()
+    for kind in ("heads", "channels"):
+        group = [part for part in free if part.kind == kind]
+        if not group:
+            continue
+        first = group[0]
+        wanted = max(short, 0) / (len(group) * first.parameters)
+        if kind == "heads" and len(group) < len(free):
+            wanted = round(max(short, 0) / parameters_of(free) * first.count)
+        kept[kind] = first.count - min(math.ceil(wanted), first.count - 1)
+        if kind == "channels" and kept[kind] < first.count:
+            kept[kind] = kept[kind] // multiple * multiple
+        short -= len(group) * (first.count - kept[kind]) * first.parameters
+    return kept, short

@@ -1,4 +1,4 @@
-"""Scores of every block's heads and channels, from stored statistics and, where a method asks, gradients."""
+"""Scores of heads and channels by the method, from stored statistics and, where it needs them, gradient sums."""
 
 from __future__ import annotations
 
@@ -32,25 +32,16 @@ from stages.walk.backward import Backward
 from stages.walk.statistics import read_statistics
 
 
-def block_saliences(run: StageRun, model: StreamedModel, identity: str) -> list[Path]:
-    """The file of every block (see `read_salience`), made or restored from the block store."""
-    walk = Backward(model, identity, run.params.compute.chunk)
-    order = progress(reversed(range(model.blocks)), desc="gradients", unit="block", total=model.blocks)
-    found = [
-        run.note(run.blocks.one(Block("salience", index, walk.key(index)), partial(walk.write, index)))
-        for index in order
-    ]
-    walk.forget()
-    return found[::-1]
-
-
 def unit_scores(
     run: StageRun, model: StreamedModel, identity: str, statistics: Mapping[str, Any]
 ) -> list[dict[str, Tensor]]:
-    """Scores of every block's units by kind, made or restored from the block store."""
+    """Scores (units,) of every block's heads and channels, by kind, made or restored from the block store.
+
+    identity: of the model; statistics: the manifest of data/statistics.
+    """
     method = run.params.solve.method
-    walks_back = bool(method_of(run.params).needs - {"coupled"})
-    left = block_saliences(run, model, identity) if walks_back else [None] * model.blocks
+    needs_gradients = bool(method_of(run.params).needs - {"coupled"})
+    saliences = block_saliences(run, model, identity) if needs_gradients else [None] * model.blocks
     facts = {
         "model": identity,
         "method": method,
@@ -59,22 +50,36 @@ def unit_scores(
         **compute_facts(model.device, model.dtype, run.params.compute.chunk),
     }
     work = []
-    for index, path in enumerate(left):
-        entering = statistics["files"][block_file(index)], None if path is None else path.name
-        key = key_of(task="scores", block=index, entering=entering, **facts)
-        work.append((Block("scores", index, key), partial(_write_scores, run.params, index, dict(statistics), path)))
+    for index, salience in enumerate(saliences):
+        inputs = statistics["files"][block_file(index)], None if salience is None else salience.name
+        key = key_of(task="scores", block=index, entering=inputs, **facts)
+        write = partial(_write_scores, run.params, index, dict(statistics), salience)
+        work.append((Block("scores", index, key), write))
     with progress(total=model.blocks, desc="scores", unit="block") as bar:
         return [read_tensors(run.note(done)) for done in run.blocks.each(work, bar.update)]
 
 
+def block_saliences(run: StageRun, model: StreamedModel, identity: str) -> list[Path]:
+    """Every block's file of gradient sums (see walk/backward.py), made last block first, or restored."""
+    walk = Backward(model, identity, run.params.compute.chunk)
+    order = progress(reversed(range(model.blocks)), desc="gradients", unit="block", total=model.blocks)
+    paths = [
+        run.note(run.blocks.one(Block("salience", index, walk.key(index)), partial(walk.write, index)))
+        for index in order
+    ]
+    walk.forget()
+    return paths[::-1]
+
+
 def _write_scores(
-    params: Params, index: int, statistics: dict[str, Any], backward: Path | None, path: Path
+    params: Params, index: int, statistics: dict[str, Any], salience: Path | None, path: Path
 ) -> dict[str, float]:
+    """Write the scores of block `index`; gives the seconds they took. Picklable, for workers."""
     model, _ = open_model(params.compute)
-    found = read_statistics(verified(STATISTICS, block_file(index), statistics), model.device)
+    inputs = read_statistics(verified(STATISTICS, block_file(index), statistics), model.device)
     scorer, clock, scores = cast(UnitScorer, method_of(params)), Clock(), dict[str, Tensor]()
     for units in units_of(model, index):
-        problem = unit_problem(model, units, statistics_of(units.sink.name, found), scorer.needs, backward)
+        problem = unit_problem(model, units, statistics_of(units.sink.name, inputs), scorer.needs, salience)
         try:
             with clock.timing("solver", model.device):
                 scores[units.kind] = scorer(problem).cpu()

@@ -1,4 +1,8 @@
-"""Solve the units of one block: o and down make up for the inputs that go, rows of what made those go too."""
+"""Removes heads or channels of a block and refits o_proj and down_proj on the remaining inputs.
+
+The linears that make the units (q, k, v; gate, up) lose the units' rows; those that read them (the sinks: o, down) lose
+columns, and their kept weights, a bias, or both are refitted so that the outputs change least.
+"""
 
 from __future__ import annotations
 
@@ -19,159 +23,197 @@ from stages.linalg.error import row_energies
 from stages.methods.units.contract import UnitMethod, UnitScorer
 from stages.methods.units.ranking import keep_best
 from stages.models.streaming.streamed import StreamedModel
-from stages.models.streaming.units import Kind, Units, units_of
+from stages.models.streaming.units import KeptUnits, Kind, Units, units_of
 from stages.models.structure import Linear
 from stages.params.pruning import Solve
 from stages.runtime.clock import Clock
+from stages.solving.units.checks import compensation_of
 from stages.solving.units.problem import unit_problem
 from stages.walk.rounding import in_stored_dtype
 from stages.walk.statistics import InputStatistics
 
 
+@dataclass(frozen=True)
+class _Target:
+    """What one linear is solved for: its dense weight and its target weight (d_out, d_in), which may be corrected."""
+
+    dense: Tensor
+    weight: Tensor
+    correction: Correction
+
+
 @dataclass
 class _SolvedLinear:
-    """A linear: its weight (d_out, d_in) in the checkpoint's dtype, its mask, and what its row tells."""
+    """A solved linear: weight (d_out, d_in) and bias (d_out,) in the checkpoint's dtype, mask, figures of its row.
+
+    changed: whether kept weights are not the dense ones; compensation: how they were refitted, where they were.
+    """
 
     weight: Tensor
     keep: Tensor
     changed: bool
     error: float
     correction: Correction
-    found: Compensated | None = None
+    compensation: Compensated | None = None
     bias: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class UnitSolver:
-    """Solves a block whose number of units is settled; a BlockSolver.
+    """Solves a block in which the number of kept heads and channels is settled; a BlockSolver.
 
-    kept: (units,) bool by kind; with `solve.units.choice: pruned` as many are chosen anew.
-    trained: gives the weight (d_out, d_in) of a linear that stands in the place of the dense one, if any does.
+    kept: the units that stay; with `solve.units.choice: pruned` as many are chosen anew, by the statistics of the
+          pruned model.
+    trained_weight: gives the trained weight (d_out, d_in) of a linear, which replaces the dense one as its target.
     """
 
     model: StreamedModel
     method: str
     scorer: UnitMethod
-    kept: Mapping[Kind, Tensor]
+    kept: KeptUnits
     settings: Solve
     clock: Clock
-    trained: Callable[[Linear], Tensor] | None = None
+    trained_weight: Callable[[Linear], Tensor] | None = None
 
     def solve_all(self, index: int, statistics: Iterable[InputStatistics], put: bool = False) -> BlockSolution:
-        """Solve block `index`, input after input; see BlockSolver.solve_all."""
+        """Solve block `index`; see BlockSolver.solve_all."""
         linears = {linear.name: linear for linear in self.model.linears(index)}
-        kinds = units_of(self.model, index)
-        sinks, kept = {units.sink.name: units for units in kinds}, dict[Kind, Tensor]()
+        both = units_of(self.model, index)
+        sinks, kept = {units.sink.name: units for units in both}, dict[Kind, Tensor]()
         solved, source = dict[str, _SolvedLinear](), iter(statistics)
-        while (one := self._next(source)) is not None:
+        while (shared := self._next(source)) is not None:
             with self.clock.timing("solver", self.model.device):
-                dense, target, corrections = self._targets([linears[name] for name in one.linears], one, sinks)
-                for name, weight, wanted, correction in zip(one.linears, dense, target, corrections, strict=True):
+                targets = self._targets([linears[name] for name in shared.linears], shared, sinks)
+                for name, target in zip(shared.linears, targets, strict=True):
                     if name in sinks:
                         units = sinks[name]
-                        kept[units.kind] = self._chosen(units, one)
-                        solved[name] = self._sink(units, kept[units.kind], weight, wanted, correction, one)
+                        kept[units.kind] = self._choose(units, shared)
+                        solved[name] = self._solve_sink(units, kept[units.kind], target, shared)
                     else:
-                        solved[name] = self._source(linears[name], weight, wanted, correction, one)
+                        solved[name] = self._solve_source(linears[name], target, shared)
                     if put:
                         self._put(linears[name], solved[name])
-        for units in kinds:
-            for linear, stays in units.kept_rows(kept[units.kind]).items():
-                keep = stays[:, None].expand(linear.shape)
-                solved[linear.name].keep = keep
-                solved[linear.name].weight = torch.where(keep.to(self.model.device), solved[linear.name].weight, 0.0)
-        rows = [(self._row(linear, solved[name]), solved[name]) for name, linear in linears.items()]
-        return BlockSolution(
-            [(row, one.keep, one.weight[one.keep] if one.changed else None) for row, one in rows],
-            {str(kind): keep for kind, keep in kept.items()},
-            {name: one.bias for name, one in solved.items() if one.bias is not None},
-        )
+        for units in both:
+            self._remove_rows(units, kept[units.kind], solved)
+        return self._solution(linears, solved, kept)
 
     def _next(self, source: Iterator[InputStatistics]) -> InputStatistics | None:
+        """Statistics of the next input; taking them runs the block, which is timed as calibration."""
         with self.clock.timing("calibration", self.model.device):
             return next(source, None)
 
     def _targets(
         self, linears: Sequence[Linear], statistics: InputStatistics, sinks: Mapping[str, Units]
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Correction, ...]]:
-        """Dense weights of linears that share an input, what they are to be nearest to, and by what that differs."""
+    ) -> list[_Target]:
+        """The targets of linears that share an input: trained, corrected toward the dense outputs, or dense."""
         rows = tuple(linear.shape[0] for linear in linears)
         dense = torch.cat([self.model.weights.stored(linear).to(statistics.gram) for linear in linears])
-        if self.trained is not None:
-            target = torch.cat([self.trained(linear).to(statistics.gram) for linear in linears])
-            return dense.split(rows), target.split(rows), (Correction(),) * len(rows)
-        wanted = self.settings.units.corrected == "all" or all(linear.name in sinks for linear in linears)
-        if statistics.output_errors is None or not wanted:
-            return dense.split(rows), dense.split(rows), (Correction(),) * len(rows)
-        share, ridges = self.settings.correction, self.settings.correction_ridges
-        target, corrections = corrected_target(dense, *statistics.output_errors, rows, share, ridges)
-        return dense.split(rows), target.split(rows), corrections
+        target, corrections = dense, (Correction(),) * len(rows)
+        corrects = self.settings.units.corrected == "all" or all(linear.name in sinks for linear in linears)
+        if self.trained_weight is not None:
+            target = torch.cat([self.trained_weight(linear).to(statistics.gram) for linear in linears])
+        elif statistics.output_errors is not None and corrects:
+            share, ridges = self.settings.correction, self.settings.correction_ridges
+            target, corrections = corrected_target(dense, *statistics.output_errors, rows, share, ridges)
+        return [_Target(*parts) for parts in zip(dense.split(rows), target.split(rows), corrections, strict=True)]
 
-    def _chosen(self, units: Units, statistics: InputStatistics) -> Tensor:
-        """The units that stay: those of the ranking, or as many by what the pruned model gives them."""
+    def _choose(self, units: Units, statistics: InputStatistics) -> Tensor:
+        """The units (units,) bool that stay: those ranked before the walk, or as many by the pruned model's scores."""
         keep = self.kept[units.kind]
         if self.settings.units.choice == "dense" or bool(keep.all()):
             return keep
         scorer = cast(UnitScorer, self.scorer)
         return keep_best(scorer(unit_problem(self.model, units, statistics, scorer.needs)), int(keep.sum()))
 
-    def _sink(
-        self, units: Units, keep: Tensor, dense: Tensor, target: Tensor, correction: Correction, one: InputStatistics
-    ) -> _SolvedLinear:
-        """o or down on the inputs that stay. Raises NotPositiveDefiniteError that names it."""
-        columns = units.kept_columns(keep).to(dense.device)
-        kind = self.settings.units.compensation
-        how = self.scorer.compensation if kind == "auto" else kind
-        gram, found = one.gram, None
-        if how == "affine":
-            gram = gram - torch.outer(one.mean, one.mean)
-        weight = torch.where(columns, target, 0.0)
-        if how in ("weights", "affine") and not bool(columns.all()):
-            try:
-                found = compensated(target, gram, columns, self.settings.units.damping)
-            except NotPositiveDefiniteError as fault:
-                raise NotPositiveDefiniteError(f"block {units.block}, {units.sink.name}: {fault}") from None
-            weight = found.weight
-        stored, bias, shift = self.model.weights.dtype, None, None
-        weight = in_stored_dtype(weight, stored, units.sink, "weights")
-        if how in ("bias", "affine") and not bool(columns.all()):
-            before = self.model.weights.stored_bias(units.sink).to(target)
-            bias = in_stored_dtype(before + (target - weight.to(target)) @ one.mean, stored, units.sink, "biases")
-            shift = bias.to(target) - before
-        changed = found is not None or correction.strength != 0 or self.trained is not None
-        error = _error(weight.to(target), shift, dense, one)
-        full = columns.expand(dense.shape).cpu()
-        return _SolvedLinear(weight, full, changed, error, correction, found, None if bias is None else bias.cpu())
+    def _solve_sink(self, units: Units, keep: Tensor, target: _Target, statistics: InputStatistics) -> _SolvedLinear:
+        """The linear that reads the units (o, down) on the inputs that stay, compensated for the others.
 
-    def _source(
-        self, linear: Linear, dense: Tensor, target: Tensor, correction: Correction, one: InputStatistics
-    ) -> _SolvedLinear:
-        weight = in_stored_dtype(target, self.model.weights.dtype, linear, "weights")
-        keep = torch.ones(dense.shape, dtype=torch.bool)
-        error = _error(weight.to(target), None, dense, one)
-        changed = not torch.equal(weight, dense.to(weight.dtype))
-        return _SolvedLinear(weight, keep, changed, error, correction)
+        Raises NotPositiveDefiniteError that names it.
+        """
+        columns = units.kept_columns(keep).to(target.dense.device)
+        how = compensation_of(self.settings, self.scorer) if not bool(columns.all()) else "none"
+        weight, compensation = torch.where(columns, target.weight, 0.0), None
+        if how in ("weights", "affine"):
+            compensation = self._compensate(units, columns, target.weight, statistics, centred=how == "affine")
+            weight = compensation.weight
+        weight = in_stored_dtype(weight, self.model.weights.dtype, units.sink, "weights")
+        bias, shift = None, None
+        if how in ("bias", "affine"):
+            before = self.model.weights.stored_bias(units.sink).to(target.weight)
+            lost = (target.weight - weight.to(target.weight)) @ statistics.mean
+            bias = in_stored_dtype(before + lost, self.model.weights.dtype, units.sink, "biases")
+            shift = bias.to(target.weight) - before
+        changed = compensation is not None or target.correction.strength != 0 or self.trained_weight is not None
+        error = _relative_error(weight.to(target.weight), shift, target.dense, statistics)
+        keep = columns.expand(target.dense.shape).cpu()
+        bias = None if bias is None else bias.cpu()
+        return _SolvedLinear(weight, keep, changed, error, target.correction, compensation, bias)
+
+    def _compensate(
+        self, units: Units, columns: Tensor, target: Tensor, statistics: InputStatistics, centred: bool
+    ) -> Compensated:
+        """Least squares of the kept columns to the target's outputs; centred: to their deviations from the mean."""
+        gram = statistics.gram
+        if centred:
+            # A bias that is refitted beside the weights takes the mean, so the weights answer to the covariance.
+            gram = gram - torch.outer(statistics.mean, statistics.mean)
+        try:
+            return compensated(target, gram, columns, self.settings.units.damping)
+        except NotPositiveDefiniteError as fault:
+            raise NotPositiveDefiniteError(f"block {units.block}, {units.sink.name}: {fault}") from None
+
+    def _solve_source(self, linear: Linear, target: _Target, statistics: InputStatistics) -> _SolvedLinear:
+        """A linear that makes units (q, k, v, gate, up), before the rows of removed units go."""
+        weight = in_stored_dtype(target.weight, self.model.weights.dtype, linear, "weights")
+        keep = torch.ones(target.dense.shape, dtype=torch.bool)
+        error = _relative_error(weight.to(target.weight), None, target.dense, statistics)
+        changed = not torch.equal(weight, target.dense.to(weight.dtype))
+        return _SolvedLinear(weight, keep, changed, error, target.correction)
+
+    def _remove_rows(self, units: Units, keep: Tensor, solved: Mapping[str, _SolvedLinear]) -> None:
+        """Remove the rows of removed units from the linears that make them."""
+        for linear, stays in units.kept_rows(keep).items():
+            source = solved[linear.name]
+            source.keep = stays[:, None].expand(linear.shape)
+            source.weight = torch.where(source.keep.to(self.model.device), source.weight, 0.0)
 
     def _put(self, linear: Linear, solved: _SolvedLinear) -> None:
+        """Put a solved weight and bias into the loaded block."""
         self.model.weights.put(linear, solved.weight)
         if solved.bias is not None:
             self.model.weights.put_bias(linear, solved.bias)
 
-    def _row(self, linear: Linear, one: _SolvedLinear) -> Row:
-        found = one.found
+    def _solution(
+        self, linears: Mapping[str, Linear], solved: Mapping[str, _SolvedLinear], kept: KeptUnits
+    ) -> BlockSolution:
+        """The block's solution, its linears in the block's order, biases in the order in which they were solved."""
+        entries = []
+        for name, linear in linears.items():
+            one = solved[name]
+            entries.append((self._row(linear, one), one.keep, one.weight[one.keep] if one.changed else None))
+        biases = {name: one.bias for name, one in solved.items() if one.bias is not None}
+        return BlockSolution(entries, {str(kind): keep for kind, keep in kept.items()}, biases)
+
+    def _row(self, linear: Linear, solved: _SolvedLinear) -> Row:
+        compensation, correction = solved.compensation, solved.correction
         return linear_row(
             linear.name, linear.block, linear.role, method=self.method, pattern="units", scope="units",
-            weights=one.keep.numel(), kept=int(one.keep.sum()), relative_error=one.error,
-            damping=found.damping if found else None, attempts=found.attempts if found else 1, refits=one.changed,
-            correction=one.correction.strength, correction_ridge=one.correction.ridge,
+            weights=solved.keep.numel(), kept=int(solved.keep.sum()), relative_error=solved.error,
+            damping=compensation.damping if compensation else None,
+            attempts=compensation.attempts if compensation else 1, refits=solved.changed,
+            correction=correction.strength, correction_ridge=correction.ridge,
         )  # fmt: skip
 
 
-def _error(weight: Tensor, shift: Tensor | None, dense: Tensor, one: InputStatistics) -> float:
-    """‖(W - W₀) x + s‖² / ‖W₀ x‖² over the tokens; of rows that go with their units nothing is lost here."""
+def _relative_error(weight: Tensor, shift: Tensor | None, dense: Tensor, statistics: InputStatistics) -> float:
+    """E‖(W - W₀) x + s‖² / E‖W₀ x‖² over the tokens, s (d_out,) the shift of the bias; 0 where W₀ x is.
+
+    Rows that go with their units count as they were: nobody reads them, so nothing is lost with them.
+    """
     away = weight - dense
-    lost = row_energies(away, one.gram).double().sum()
+    lost = row_energies(away, statistics.gram).double().sum()
     if shift is not None:
-        lost += (2 * shift @ (away @ one.mean) + shift.square().sum()).double()
-    there = row_energies(dense, one.gram).double().sum()
+        # E‖Δx + s‖² = E‖Δx‖² + 2 sᵀΔ E[x] + ‖s‖².
+        lost += (2 * shift @ (away @ statistics.mean) + shift.square().sum()).double()
+    there = row_energies(dense, statistics.gram).double().sum()
     return float(lost / there) if float(there) > 0 else 0.0
