@@ -7,7 +7,6 @@ import os
 import pytest
 
 from tests.bad_input.project import (
-    LIBRARIES,
     STAGES,
     ForkShell,
     RealShell,
@@ -17,7 +16,7 @@ from tests.bad_input.project import (
     put_under_dvc,
     results_of,
 )
-from tests.flows.conftest import server  # noqa: F401
+from tests.helpers.forks.start import DVC, LIBRARIES, PREFECT, ForkServer
 
 REAL = os.environ.get("SECATEUR_SHELL") == "1"
 
@@ -27,18 +26,20 @@ def forked(tmp_path_factory):
     """Runs stages in forks of one process."""
     home = tmp_path_factory.mktemp("shell")
     modules = dict.fromkeys(f"stages.{stage.split()[0]}" for stage in STAGES)
-    shell = ForkShell(home, (*LIBRARIES, *modules), environment_of(home))
-    yield shell
-    shell.close()
+    forks = ForkServer(home, ("stages",), (*LIBRARIES, *modules), environment_of(home))
+    forks.wait_until_ready()
+    yield ForkShell(forks, home)
+    forks.close()
 
 
 @pytest.fixture(scope="session")
 def forked_flows(tmp_path_factory, prefect):
     """Runs flows in forks of another, which knows a Prefect server."""
     home = tmp_path_factory.mktemp("flows")
-    shell = ForkShell(home, ("flows.serve",), {**environment_of(home), **prefect})
-    yield shell
-    shell.close()
+    forks = ForkServer(home, ("flows",), (*DVC, *PREFECT, "flows.serve"), {**environment_of(home), **prefect})
+    forks.wait_until_ready()
+    yield ForkShell(forks, home)
+    forks.close()
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +55,7 @@ def flow_shell(request):
 
 
 @pytest.fixture(scope="session")
-def prefect(server):  # noqa: F811
+def prefect(server):
     """Variables that name a Prefect server that answers."""
     return {name: value for name, value in server.items() if name.startswith("PREFECT_")}
 

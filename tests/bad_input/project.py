@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,14 +23,11 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.bad_input.case import Limits
 from tests.helpers.committed import ROOT
-from tests.helpers.forkserver import limit
+from tests.helpers.forks.server import Request, limit
+from tests.helpers.forks.start import ForkServer
 from tests.helpers.tiny import VOCABULARY, tiny_model
 
 SECONDS = 120
-LIBRARIES = (
-    "transformers.models.llama.modeling_llama", "transformers.models.auto.modeling_auto", "lm_eval.evaluator",
-    "lm_eval.models.huggingface", "datasets", "distributed",
-)  # fmt: skip
 STAGES = (
     "fetch", "extract", "statistics", "solve", "assemble", "compare_attention", "measure_speed", "evaluate dense",
     "evaluate pruned", "report",
@@ -145,37 +142,21 @@ class RealShell:
 class ForkShell:
     """The same code in forks of a process that has imported it: a fraction of a second each."""
 
-    def __init__(self, home: Path, modules: Iterable[str], environment: Mapping[str, str]) -> None:
-        self._home = home
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.forkserver", *modules], cwd=ROOT, env=dict(environment),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self._answer() == "ready"
+    def __init__(self, server: ForkServer, home: Path) -> None:
+        self._server, self._home = server, home
 
     def run(self, command: str, folder: Path, environment: Mapping[str, str], limits: Limits) -> Ended:
         """Run it, under the limits."""
         module, *arguments = shlex.split(command)
         out, err = self._home / "stdout", self._home / "stderr"
-        request = {
-            "module": module, "arguments": arguments, "folder": str(folder), "environment": dict(environment),
-            "limits": asdict(limits), "stdout": str(out), "stderr": str(err), "seconds": SECONDS,
+        request: Request = {
+            "module": module, "arguments": arguments, "executable": sys.executable, "folder": str(folder),
+            "environment": dict(environment), "files": [0, 1, 2], "ignored": [], "umask": 0o22,
+            "limits": asdict(limits), "seconds": SECONDS,
         }  # fmt: skip
-        assert self._server.stdin is not None
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        code = json.loads(self._answer())["code"]
+        with Path(os.devnull).open() as nothing, out.open("w") as to_out, err.open("w") as to_err:
+            code = self._server.run(request, [file.fileno() for file in (nothing, to_out, to_err)])
         return Ended(code, *(path.read_text(encoding="utf-8", errors="replace") for path in (out, err)))
-
-    def close(self) -> None:
-        """End the process."""
-        self._server.communicate()
-
-    def _answer(self) -> str:
-        assert self._server.stdout is not None
-        line = self._server.stdout.readline().strip()
-        assert line, f"the fork server ended with {self._server.wait()}"
-        return line
 
 
 def make_project(folder: Path, shell: Shell) -> None:

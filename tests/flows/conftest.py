@@ -1,13 +1,8 @@
-"""A Prefect server of the tests' own, and a small DVC project whose stages take no time."""
+"""A small DVC project whose stages take no time, and what a Prefect server knows of flows."""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -87,50 +82,11 @@ class Toy(Project):
         return lines
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    """Environment in which a Prefect server answers."""
-    home = tmp_path_factory.mktemp("prefect")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "PREFECT_HOME": str(home),
-        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
-        "DO_NOT_TRACK": "1",
-        "DVC_NO_ANALYTICS": "1",
-        "GIT_AUTHOR_NAME": "test", "GIT_AUTHOR_EMAIL": "test@localhost",
-        "GIT_COMMITTER_NAME": "test", "GIT_COMMITTER_EMAIL": "test@localhost",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "prefect", "server", "start", "--port", str(port), "--log-level", "ERROR"]
-    with (home / "server.log").open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        wait_for(lambda: answers(environment["PREFECT_API_URL"] + "/health"), 120)
-        yield environment
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 @pytest.fixture
-def toy(tmp_path, server) -> Toy:
+def toy(tmp_path, forked_environment) -> Toy:
     folder = tmp_path / "toy"
     folder.mkdir()
-    return Toy(folder, server)
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
+    return Toy(folder, forked_environment)
 
 
 def asked(project: Project, path: str, body: dict[str, Any]) -> Any:
@@ -146,11 +102,3 @@ def runs_of(project: Project, name: str) -> list[tuple[str, bool]]:
     """State of the runs of the deployment with this name, and whether its schedule made them."""
     found = asked(project, "/flow_runs/filter", {"deployments": {"name": {"any_": [name]}}})
     return [(run["state_type"], run["auto_scheduled"]) for run in found]
-
-
-def wait_for(condition, seconds: float) -> None:
-    """Wait until the condition holds; fail after so many seconds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.1)

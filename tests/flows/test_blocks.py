@@ -15,8 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from stages.artifacts.manifest import read_manifest, sha256_of, write_manifest
 from stages.artifacts.tensorfile import read_tensors, write_tensors
-from tests.flows.conftest import ROOT, wait_for
+from tests.helpers.committed import ROOT
 from tests.helpers.tiny import VOCABULARY, save_tokens, write_params
+from tests.helpers.waiting import wait_for
 
 BLOCKS = 10
 DASK = {"runner": "dask", "count": 2}

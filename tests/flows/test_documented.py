@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from operator import attrgetter
 
 import pytest
@@ -19,7 +20,7 @@ from dvc.utils.hydra import apply_overrides
 from flows.worktree import name_of
 from stages import params
 from stages.params.yamlfile import parse_yaml, yaml_text
-from tests.flows.conftest import asked, runs_of, wait_for
+from tests.flows.conftest import asked, runs_of
 from tests.helpers.committed import (
     CHEAP,
     EVERY_STAGE,
@@ -32,6 +33,7 @@ from tests.helpers.committed import (
     save_source,
 )
 from tests.helpers.documented import blocks, commands
+from tests.helpers.waiting import wait_for
 
 SETTINGS = """\
 [cache]
@@ -71,19 +73,19 @@ NOT_RUN = {
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory, server) -> Project:
-    """The copy after its first `python -m flows.pipeline`, results committed."""
+def project(tmp_path_factory, forked_environment) -> Project:
+    """The copy after its first `python -m flows.pipeline`, a process of its own; results committed."""
     place = tmp_path_factory.mktemp("documented")
     save_source(place / "source")
     folder = place / "my project"
     folder.mkdir()
-    made = copied(folder, server)
+    made = copied(folder, forked_environment)
     made.change(**CHEAP)
     made.commit("the project")
     (folder / ".dvc/config.local").write_text(SETTINGS)
     (folder / "notes/mine").mkdir(parents=True)
     (folder / "notes/mine/dvc.yaml").write_text(yaml_text(EXPERIMENT))
-    assert outcomes_in(made.flow("pipeline")) == dict.fromkeys(EVERY_STAGE, "Ran")
+    assert outcomes_in(made.sh(sys.executable, "-m", "flows.pipeline")) == dict.fromkeys(EVERY_STAGE, "Ran")
     made.sh("git", "add", "dvc.lock")
     made.sh("git", "commit", "--quiet", "-m", "results")
     assert (place / "shared cache/files").is_dir()

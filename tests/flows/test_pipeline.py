@@ -18,7 +18,7 @@ from flows.graph import read_graph
 from flows.pipeline import _could_not_reach_the_network
 from flows.worktree import name_of, overridden
 from stages.params.yamlfile import read_yaml
-from tests.flows.conftest import wait_for
+from tests.helpers.waiting import wait_for
 
 ALL = ("extract", "solve", "report")
 
@@ -120,7 +120,7 @@ def started(toy):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_flow_stops_its_stage_and_leaves_the_workspace_fit_to_run(toy, how):
     toy.change(solve={"seconds": 60})
-    process = toy.start("python", "-m", "flows.pipeline")
+    process = toy.start("python", "-m", "flows.pipeline", forked=False)
     wait_for(lambda: started(toy), 60)
     process.send_signal(how)
     assert process.wait(60) != 0
@@ -131,7 +131,7 @@ def test_a_stopped_flow_stops_its_stage_and_leaves_the_workspace_fit_to_run(toy,
 
 def test_after_kill_9_of_the_flow_another_waits_for_its_stage_and_goes_on(toy):
     toy.change(solve={"seconds": 3})
-    process = toy.start("python", "-m", "flows.pipeline")
+    process = toy.start("python", "-m", "flows.pipeline", forked=False)
     wait_for(lambda: started(toy), 60)
     process.kill()
     process.wait()
@@ -142,7 +142,7 @@ def test_after_kill_9_of_the_flow_another_waits_for_its_stage_and_goes_on(toy):
 
 def test_after_kill_9_of_the_stage_the_next_run_completes(toy):
     toy.change(solve={"seconds": 60})
-    process = toy.start("python", "-m", "flows.pipeline")
+    process = toy.start("python", "-m", "flows.pipeline", forked=False)
     wait_for(lambda: started(toy), 60)
     for pid in stages_in(toy):
         os.kill(pid, signal.SIGKILL)
@@ -165,7 +165,7 @@ def stages_in(toy):
 
 
 def test_two_flows_at_once_queue_and_mix_nothing(toy):
-    toy.change(solve={"seconds": 10})
+    toy.change(solve={"seconds": 4})
     first = toy.start("python", "-m", "flows.pipeline")
     wait_for(lambda: started(toy), 60)
     begin = time.monotonic()

@@ -61,9 +61,9 @@ class Project:
 
     def __init__(self, folder: Path, environment: dict[str, str] | None = None) -> None:
         self.folder = folder
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.environment = {
-            **(environment or os.environ),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            **(environment or {**os.environ, "PATH": path}),
             "PYTHONPATH": str(folder),
             "DVC_NO_ANALYTICS": "1",
             "TOKENIZERS_PARALLELISM": "false",
@@ -71,12 +71,18 @@ class Project:
             "GIT_COMMITTER_NAME": "test", "GIT_COMMITTER_EMAIL": "test@localhost",
         }  # fmt: skip
 
-    def start(self, *command: str, output: int = subprocess.PIPE) -> subprocess.Popen[str]:
-        """Start a command, its output and errors together in a pipe (which must be read) or where it is told."""
+    def start(self, *command: str, output: int = subprocess.PIPE, forked: bool = True) -> subprocess.Popen[str]:
+        """Start a command, its output and errors together in a pipe (which must be read) or where it is told.
+
+        forked: may be false for one whose signals must reach the processes that it starts, too.
+        """
+        environment = {**self.environment, "PWD": str(self.folder)}
+        if not forked:
+            environment.pop("SECATEUR_FORKS", None)
         return subprocess.Popen(
             command,
             cwd=self.folder,
-            env={**self.environment, "PWD": str(self.folder)},
+            env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
