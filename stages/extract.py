@@ -67,7 +67,7 @@ def main(run: StageRun) -> None:
     paths = list[Path]()
     for index in progress(range(model.blocks), desc="extract", unit="block"):
         write = partial(write_entering, model, index, paths[-1] if paths else None, windows, chunk, file_format, dtype)
-        paths.append(run.note(run.blocks.one(Block("extract", index, keys[index], suffix), write)))
+        paths.append(run.run_block(Block("extract", index, keys[index], suffix), write))
     with run.output(ACTIVATIONS) as folder:
         for index, path in enumerate(paths):
             link_or_copy(path, folder / block_file(index, suffix))

@@ -47,7 +47,7 @@ def main(run: StageRun) -> None:
         settings = run.params.compute, run.params.statistics
         work.append((Block("statistics", index, key), partial(_write_block, index, name, states, *settings)))
     with progress(total=model.blocks, desc="statistics", unit="block") as bar:
-        paths = [run.note(done) for done in run.blocks.each(work, bar.update)]
+        paths = run.run_blocks(work, bar.update)
     with run.output(STATISTICS) as folder:
         for index, path in enumerate(paths):
             link_or_copy(path, folder / block_file(index))

@@ -64,7 +64,7 @@ def only_described(source: str) -> bool:
 
 
 def is_neutral(name: str) -> bool:
-    """Whether a file (`stages/runtime/clock.py`) can change no result."""
+    """Whether a file (`stages/runtime/cost.py`) can change no result."""
     return any(name == place or name.startswith(f"{place}/") for place in NEUTRAL)
 
 

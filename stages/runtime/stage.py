@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -26,7 +26,7 @@ from stages.artifacts.store import FOLDER
 from stages.errors import ParameterError
 from stages.models.loading.memory import peak_memory_mb
 from stages.runtime.blocks import runner_of
-from stages.runtime.blocks.contract import BlockRunner, Done
+from stages.runtime.blocks.contract import Block, BlockResult, BlockRunner, Work
 from stages.runtime.blocks.plain import PlainRunner
 from stages.runtime.failures import failed
 
@@ -35,34 +35,44 @@ log = logging.getLogger("secateur")
 
 @dataclass(frozen=True)
 class StageRun:
-    """What a stage is given: its name, the parameters, a way to publish folders and note figures."""
+    """One run of a stage: its parameters, its blocks' work, the publishing of its outputs, and what it cost.
+
+    sections: dotted names of the parameters that the stage's outputs follow from.
+    runner:   does the work of blocks, here, on threads, on Dask or as Prefect tasks.
+    figures:  go into metrics/cost/<name>.json beside the seconds.
+    restored: by task of the block store, how many results were restored and how many there are.
+    """
 
     name: str
     params: params.Params
     sections: tuple[str, ...]
-    blocks: BlockRunner
-    """Who does the work of single blocks."""
+    runner: BlockRunner
     figures: dict[str, Any] = field(default_factory=dict)
-    """Figures that go into metrics/cost/<name>.json beside the seconds."""
-
     restored: dict[str, list[int]] = field(default_factory=dict)
-    """By task of the block store, how many results were restored and how many there are."""
 
-    def note(self, done: Done) -> Path:
-        """Count a block's result and its figures; gives its path."""
-        of_task = self.restored.setdefault(done.path.parent.name, [0, 0])
-        of_task[:] = of_task[0] + (not done.made), of_task[1] + 1
-        counted = {"blocks_made": int(done.made), "blocks_restored": int(not done.made), **done.figures}
+    def run_block(self, block: Block, work: Work) -> Path:
+        """The file of a block's result in the block store, where `work` writes it unless it is there."""
+        return self._count(self.runner.run_block(block, work))
+
+    def run_blocks(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Path]:
+        """`run_block` of blocks that do not need each other, maybe side by side; `tick` is called after each."""
+        return [self._count(result) for result in self.runner.run_blocks(blocks, tick)]
+
+    def log_restored(self) -> None:
+        """Log how many results of earlier runs were restored, if any."""
+        tasks = {task: counts for task, counts in self.restored.items() if counts[0]}
+        for task, (restored, count) in tasks.items():
+            what = "groups of windows" if task == "evaluate" else "blocks" if len(tasks) == 1 else f"blocks ({task})"
+            log.info("%d of %d %s restored from %s, %d made", restored, count, what, FOLDER, count - restored)
+
+    def _count(self, result: BlockResult) -> Path:
+        """Add a block's result and its figures to the run's; gives the result's path."""
+        of_task = self.restored.setdefault(result.path.parent.name, [0, 0])
+        of_task[:] = of_task[0] + (not result.made), of_task[1] + 1
+        counted = {"blocks_made": int(result.made), "blocks_restored": int(not result.made), **result.figures}
         for name, value in counted.items():
             self.figures[name] = self.figures.get(name, 0) + value
-        return done.path
-
-    def tell_restored(self) -> None:
-        """Log how many results of earlier runs were restored, if any."""
-        found = {task: (restored, count) for task, (restored, count) in self.restored.items() if restored}
-        for task, (restored, count) in found.items():
-            what = "groups of windows" if task == "evaluate" else "blocks" if len(found) == 1 else f"blocks ({task})"
-            log.info("%d of %d %s restored from %s, %d made", restored, count, what, FOLDER, count - restored)
+        return result.path
 
     @contextmanager
     def output(self, path: Path) -> Iterator[Path]:
@@ -114,10 +124,10 @@ def run_stage(
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         values = params.read()
-        blocks = runner_of(values.workers) if blockwise else PlainRunner(values.workers)
-        run = StageRun(name, values, tuple(sections), blocks)
-        blocks.run(cost_name or name, lambda: main(run))
-        run.tell_restored()
+        runner = runner_of(values.workers) if blockwise else PlainRunner(values.workers)
+        run = StageRun(name, values, tuple(sections), runner)
+        runner.run_stage(cost_name or name, lambda: main(run))
+        run.log_restored()
         cost = {
             **{key: round(value, 2) if isinstance(value, float) else value for key, value in run.figures.items()},
             "seconds": round(time.perf_counter() - wall, 2),

@@ -11,7 +11,7 @@ from stages.artifacts.solution import BlockSolution
 from stages.artifacts.table import Row
 from stages.models.streaming.streamed import StreamedModel
 from stages.params.pruning import Solve
-from stages.runtime.clock import Clock
+from stages.runtime.cost import BlockCost
 from stages.walk.statistics import InputStatistics
 
 
@@ -71,8 +71,8 @@ class BlockPlan(Protocol):
         """Dotted names of the modules whose source the solution depends on: the plan's own and its methods'."""
         ...
 
-    def solver(self, model: StreamedModel, settings: Solve, clock: Clock, inputs: BlockInputs | None) -> BlockSolver:
-        """The block's solver. inputs: given where `needs_attention`; clock: takes its seconds."""
+    def solver(self, model: StreamedModel, settings: Solve, cost: BlockCost, inputs: BlockInputs | None) -> BlockSolver:
+        """The block's solver. inputs: given where `needs_attention`; cost: takes its seconds."""
         ...
 
 

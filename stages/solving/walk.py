@@ -25,7 +25,7 @@ from stages.models.loading.compute import DTYPES, compute_facts
 from stages.models.streaming.streamed import StreamedModel
 from stages.params import Params
 from stages.runtime.blocks.contract import Block
-from stages.runtime.clock import Clock
+from stages.runtime.cost import BlockCost
 from stages.runtime.progress import progress
 from stages.runtime.stage import StageRun
 from stages.runtime.workspace import open_model, same_model
@@ -140,7 +140,7 @@ def _solve_on_dense_inputs(job: Job, plans: Sequence[BlockPlan]) -> tuple[list[s
         for index, key in enumerate(keys)
     ]
     with progress(total=len(plans), desc=job.params.solve.method, unit="block") as bar:
-        return keys, [job.run.note(done) for done in job.run.blocks.each(work, bar.update)]
+        return keys, job.run.run_blocks(work, bar.update)
 
 
 def _write_from_statistics(
@@ -156,9 +156,9 @@ def _write_from_statistics(
     if plan.needs_attention:
         states = BlockInputStates(model, params.compute.chunk).dense(index)
         inputs = BlockInputs(model, index, states, states)
-    clock = Clock()
-    write_block(path, *plan.solver(model, params.solve, clock, inputs).solve_all(index, statistics))
-    return clock.figures()
+    cost = BlockCost()
+    write_block(path, *plan.solver(model, params.solve, cost, inputs).solve_all(index, statistics))
+    return cost.figures()
 
 
 class _PrunedWalk:
@@ -180,7 +180,7 @@ class _PrunedWalk:
         bar = progress(range(len(self.plans)), desc=job.params.solve.method, unit="block")
         for index in bar:
             key = self._key(index)
-            path = job.run.note(job.run.blocks.one(Block("solve", index, key), partial(self._write, index)))
+            path = job.run.run_block(Block("solve", index, key), partial(self._write, index))
             self.keys.append(key)
             self.paths.append(path)
             if self.first_changed is None and not self.plans[index].leaves_dense:
@@ -199,21 +199,21 @@ class _PrunedWalk:
         job, plan, settings = self.job, self.plans[index], self.job.params.solve
         if plan.leaves_dense or (self.first_changed is None and not settings.ordered):
             return _write_from_statistics(job.params, index, plan, job.dense, path)
-        clock = Clock()
-        with clock.timing("calibration", job.model.device):
+        cost = BlockCost()
+        with cost.timing("calibration", job.model.device):
             states = self.states.states(index, self.paths, self.keys, self.first_changed)
-        solver = plan.solver(job.model, settings, clock, self._attention_inputs(index, states))
+        solver = plan.solver(job.model, settings, cost, self._attention_inputs(index, states))
         if plan.corrects or settings.ordered:
-            solution = self._solve_in_steps(index, states, solver, clock)
+            solution = self._solve_in_steps(index, states, solver, cost)
         else:
-            with clock.timing("calibration", job.model.device):
+            with cost.timing("calibration", job.model.device):
                 dtype = DTYPES[job.params.statistics.dtype]
                 statistics = collect(job.model, index, states, job.params.compute.chunk, dtype)
             solution = solver.solve_all(index, statistics)
         write_block(path, *solution)
-        return clock.figures()
+        return cost.figures()
 
-    def _solve_in_steps(self, index: int, states: Path, solver: BlockSolver, clock: Clock) -> BlockSolution:
+    def _solve_in_steps(self, index: int, states: Path, solver: BlockSolver, cost: BlockCost) -> BlockSolution:
         """Solve a block on one forward that stops before each group of linears, the dense block beside it if asked.
 
         In the ordered walk solved weights are put into the block as it runs, and what leaves it is stored.
@@ -225,7 +225,7 @@ class _PrunedWalk:
         with OrderedBlockWalk(index, pruned, dense, params.compute.chunk, dtype, memory) as walk:
             solution = solver.solve_all(index, walk.statistics(), put=ordered)
             if ordered and index + 1 < len(self.plans):
-                with clock.timing("calibration", job.model.device):
+                with cost.timing("calibration", job.model.device):
                     self.states.keep(index, [*self.keys, self._key(index)], walk.write)
         return solution
 

@@ -41,7 +41,7 @@ def stored_losses(run: StageRun, evaluated: Evaluated) -> list[float]:
             group = evaluated.windows[start : start + TOGETHER]
             key = key_of(task="evaluate", windows=[asdict(window) for window in group], **facts)
             write = partial(_write_losses, model, evaluated.tokens, group, chunk)
-            path = run.note(run.blocks.one(Block("evaluate", start // TOGETHER, key), write))
+            path = run.run_block(Block("evaluate", start // TOGETHER, key), write)
             of_windows += read_tensors(path)["losses"].tolist()
             bar.update(len(group))
     return of_windows

@@ -43,7 +43,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Done:
+class BlockResult:
     """Where a block's result is, whether it was made just now, and the figures of making it."""
 
     path: Path
@@ -71,7 +71,7 @@ class WorkerContext:
             torch.set_num_threads(self.threads)
 
 
-def perform(block: Block, work: Work) -> Done:
+def perform(block: Block, work: Work) -> BlockResult:
     """The block's result from the store; where there is none, the one `work` makes.
 
     Raises SecateurError as `work` does, and BlockError, which names the block, for any other exception.
@@ -81,22 +81,22 @@ def perform(block: Block, work: Work) -> Done:
         store = BlockStore(block.task)
         found = store.find(block.key, block.suffix)
         if found is not None:
-            return Done(found, made=False)
+            return BlockResult(found, made=False)
         path = store.make(block.key, lambda temporary: figures.update(work(temporary) or {}), block.suffix)
     except SecateurError:
         raise
     except Exception as error:
         raise BlockError.of(error, block.place) from error
-    return Done(path, made=True, figures=figures)
+    return BlockResult(path, made=True, figures=figures)
 
 
-def perform_at(context: WorkerContext, block: Block, work: Work) -> Done:
+def perform_at(context: WorkerContext, block: Block, work: Work) -> BlockResult:
     """`perform`, in another thread or process."""
     context.enter()
     return perform(block, work)
 
 
-def attempt_at(context: WorkerContext, block: Block, work: Work) -> Done | Exception:
+def attempt_at(context: WorkerContext, block: Block, work: Work) -> BlockResult | Exception:
     """`perform_at`, giving its error: one that is raised in a worker of Dask is logged there with its traceback."""
     try:
         return perform_at(context, block, work)
@@ -107,15 +107,15 @@ def attempt_at(context: WorkerContext, block: Block, work: Work) -> Done | Excep
 class BlockRunner(Protocol):
     """Who does the work of blocks."""
 
-    def run(self, name: str, main: Callable[[], None]) -> None:
+    def run_stage(self, name: str, main: Callable[[], None]) -> None:
         """Run a stage's main function, whose blocks come to this runner."""
         ...
 
-    def one(self, block: Block, work: Work) -> Done:
+    def run_block(self, block: Block, work: Work) -> BlockResult:
         """Do (or find) one block's work now."""
         ...
 
-    def each(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
+    def run_blocks(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[BlockResult]:
         """Do the work of blocks that do not need each other; `tick` is called after each.
 
         `work` must be a module's function, or a partial of one, so that another process can take it.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stages.params import Workers
 from stages.runtime.blocks.cluster import dask_client
-from stages.runtime.blocks.contract import Block, Done, Work, WorkerContext, attempt_at, perform, perform_at
+from stages.runtime.blocks.contract import Block, BlockResult, Work, WorkerContext, attempt_at, perform, perform_at
 
 
 @dataclass(frozen=True)
@@ -17,15 +17,15 @@ class PlainRunner:
 
     workers: Workers
 
-    def run(self, name: str, main: Callable[[], None]) -> None:
+    def run_stage(self, name: str, main: Callable[[], None]) -> None:
         """Run a stage's main function."""
         main()
 
-    def one(self, block: Block, work: Work) -> Done:
+    def run_block(self, block: Block, work: Work) -> BlockResult:
         """Do (or find) one block's work now."""
         return perform(block, work)
 
-    def each(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
+    def run_blocks(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[BlockResult]:
         """Do the work of blocks that do not need each other; `tick` is called after each."""
         if self.workers.runner == "dask":
             return self._on_dask(blocks, tick)
@@ -37,7 +37,7 @@ class PlainRunner:
             tick()
         return done
 
-    def _on_threads(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
+    def _on_threads(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[BlockResult]:
         context, pool = WorkerContext.here(), ThreadPoolExecutor(self.workers.count)
         try:
             futures = [pool.submit(perform_at, context, block, work) for block, work in blocks]
@@ -48,7 +48,7 @@ class PlainRunner:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _on_dask(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
+    def _on_dask(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[BlockResult]:
         context = WorkerContext.here()
         with dask_client(self.workers) as client:
             from distributed import as_completed as as_dask_completes

@@ -27,7 +27,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from stages.artifacts.manifest import sha256_of
 from stages.params import Workers
 from stages.runtime.blocks.cluster import check, local_cluster
-from stages.runtime.blocks.contract import Block, Done, Work, WorkerContext, perform_at
+from stages.runtime.blocks.contract import Block, BlockResult, Work, WorkerContext, perform_at
 
 RESULTS = Path(".cache/prefect")
 
@@ -37,17 +37,17 @@ class BlockReference(Serializer):  # type: ignore[type-arg]
 
     type: Literal["secateur-block"] = "secateur-block"
 
-    def dumps(self, obj: Done) -> bytes:
+    def dumps(self, obj: BlockResult) -> bytes:
         """The reference, as JSON."""
         return json.dumps({"path": str(obj.path), "sha256": sha256_of(obj.path)}).encode()
 
-    def loads(self, blob: bytes) -> Done:
+    def loads(self, blob: bytes) -> BlockResult:
         """The result; raises ValueError, which Prefect takes as `not cached`, if the file is not intact."""
         facts = json.loads(blob)
         path = Path(facts["path"])
         if not path.is_file() or sha256_of(path) != facts["sha256"]:
             raise ValueError(f"{path} is not there, or not what it was")
-        return Done(path, made=False)
+        return BlockResult(path, made=False)
 
 
 class PrefectRunner:
@@ -56,7 +56,7 @@ class PrefectRunner:
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
 
-    def run(self, name: str, main: Callable[[], None]) -> None:
+    def run_stage(self, name: str, main: Callable[[], None]) -> None:
         """Run a stage's main function as a flow; its own error comes out, not Prefect's account of it."""
         told: list[Exception] = []
 
@@ -72,18 +72,18 @@ class PrefectRunner:
             raise told[0]
         state.result()
 
-    def one(self, block: Block, work: Work) -> Done:
+    def run_block(self, block: Block, work: Work) -> BlockResult:
         """Do (or find) one block's work now."""
         context = WorkerContext.here()
         return _task(block, lambda: perform_at(context, block, work))()
 
-    def each(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[Done]:
+    def run_blocks(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[BlockResult]:
         """Do the work of blocks that do not need each other; `tick` is called after each, in their order."""
         if not blocks:
             return []
         name = f"{blocks[0][0].task} blocks"
         _batch.blocks, _batch.tick = blocks, tick
-        found: list[Done] = flow(name=name, flow_run_name=name, task_runner=self._task_runner())(_together)()
+        found: list[BlockResult] = flow(name=name, flow_run_name=name, task_runner=self._task_runner())(_together)()
         return found
 
     def _task_runner(self) -> Any:
@@ -107,7 +107,7 @@ class _Batch:
 _batch = _Batch()
 
 
-def _together() -> list[Done]:
+def _together() -> list[BlockResult]:
     context = WorkerContext.here()
     futures = [_task(block, perform_at).submit(context, block, work) for block, work in _batch.blocks]
     done = []
@@ -117,7 +117,7 @@ def _together() -> list[Done]:
     return done
 
 
-def _task(block: Block, function: Callable[..., Done]) -> Any:
+def _task(block: Block, function: Callable[..., BlockResult]) -> Any:
     RESULTS.mkdir(parents=True, exist_ok=True)
     key = f"{block.task}-{block.key}"
     return task(

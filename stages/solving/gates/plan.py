@@ -15,7 +15,7 @@ from stages.methods.units.contract import UnitMethod
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.streaming.units import Kind, units_of
 from stages.params.pruning import Solve
-from stages.runtime.clock import Clock
+from stages.runtime.cost import BlockCost
 from stages.runtime.stage import StageRun
 from stages.solving.gates.result import TrainedGates
 from stages.solving.gates.scales import choose_scale_power
@@ -54,10 +54,10 @@ class GatePlan:
         """See BlockPlan."""
         return {__name__, *self._units.code()}
 
-    def solver(self, model: StreamedModel, settings: Solve, clock: Clock, inputs: BlockInputs | None) -> UnitSolver:
+    def solver(self, model: StreamedModel, settings: Solve, cost: BlockCost, inputs: BlockInputs | None) -> UnitSolver:
         """See BlockPlan."""
         weight = partial(self.trained.weight, kinds=units_of(model, self.index), model=model)
-        return UnitSolver(model, self.method, self.scorer, self.kept, settings, clock, weight)
+        return UnitSolver(model, self.method, self.scorer, self.kept, settings, cost, weight)
 
     @property
     def _units(self) -> UnitPlan:

@@ -44,7 +44,7 @@ def choose_scale_power(
         kept=[{kind: bytes(pack(keep).tolist()).hex() for kind, keep in one.items()} for one in kept],
         **compute_facts(model.device, model.dtype, 1),
     )  # fmt: skip
-    path = run.note(run.blocks.one(Block("gate_powers", 0, key), partial(_write, model, gates, kept)))
+    path = run.run_block(Block("gate_powers", 0, key), partial(_write, model, gates, kept))
     losses = read_tensors(path)["losses"]
     power = POWERS[int(losses.argmin())]
     told = ", ".join(f"{one:g}: {loss:.3f}" for one, loss in zip(POWERS, losses.tolist(), strict=True))

@@ -57,7 +57,7 @@ def train(
     training = _Training(
         run.params, model, identity, settings, kinds, [one for one, ours in zip(kinds, free, strict=True) if ours]
     )
-    return TrainedGates(run.note(run.blocks.one(Block("gates", 0, training.key()), training.write)))
+    return TrainedGates(run.run_block(Block("gates", 0, training.key()), training.write))
 
 
 def split_windows() -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from stages.methods import registry
 from stages.models.streaming.streamed import StreamedModel
 from stages.params import Params
 from stages.params.pruning import Solve
-from stages.runtime.clock import Clock
+from stages.runtime.cost import BlockCost
 from stages.solving.linear.allocation import allocate
 from stages.solving.linear.assignment import Assignment, assign
 from stages.solving.linear.solver import LinearsSolver
@@ -52,9 +52,11 @@ class LinearPlan:
         used = self.assignments.values()
         return {__name__}.union(*(registry.modules_of(assignment.method, assignment.solver) for assignment in used))
 
-    def solver(self, model: StreamedModel, settings: Solve, clock: Clock, inputs: BlockInputs | None) -> LinearsSolver:
+    def solver(
+        self, model: StreamedModel, settings: Solve, cost: BlockCost, inputs: BlockInputs | None
+    ) -> LinearsSolver:
         """See BlockPlan."""
-        return LinearsSolver(model, self.assignments, settings, clock, inputs)
+        return LinearsSolver(model, self.assignments, settings, cost, inputs)
 
 
 def linear_plans(

@@ -25,7 +25,7 @@ from stages.methods.linear.contract import LinearProblem, LinearSolution, Linear
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.structure import Linear
 from stages.params.pruning import Solve
-from stages.runtime.clock import Clock
+from stages.runtime.cost import BlockCost
 from stages.solving.linear.assignment import Assignment, budget_of
 from stages.solving.linear.attention import attention_problem
 from stages.solving.plan import BlockInputs
@@ -62,7 +62,7 @@ class LinearsSolver:
     model: StreamedModel
     assignments: Mapping[str, Assignment]
     settings: Solve
-    clock: Clock
+    cost: BlockCost
     inputs: BlockInputs | None = None
 
     def solve_all(self, index: int, statistics: Iterable[InputStatistics], put: bool = False) -> BlockSolution:
@@ -77,7 +77,7 @@ class LinearsSolver:
 
     def _next(self, source: Iterator[InputStatistics]) -> InputStatistics | None:
         """Statistics of the next input; taking them runs the block, which is timed as calibration."""
-        with self.clock.timing("calibration", self.model.device):
+        with self.cost.timing("calibration", self.model.device):
             return next(source, None)
 
     def _solve_input(self, linears: Sequence[Linear], statistics: InputStatistics) -> Iterator[SolvedLinear]:
@@ -100,7 +100,7 @@ class LinearsSolver:
             solution = LinearSolution(torch.zeros_like(dense), torch.zeros_like(dense, dtype=torch.bool))
         else:
             self._check_inputs(linears, assigned[0], statistics.gram)
-            with self.clock.timing("solver", self.model.device):
+            with self.cost.timing("solver", self.model.device):
                 solution, corrections = self._correct_solve_refit(problem, assigned, linears, statistics)
         yield from self._split(linears, assigned, problem, solution, corrections)
 

@@ -75,8 +75,8 @@ class SlicedWalk:
         """The file of every block."""
         bar = progress(range(self.model.blocks), desc=self.params.solve.method, unit="block")
         for index in bar:
-            done = self.run.blocks.one(Block("slice", index, self._key("slice", index)), partial(self._write, index))
-            self._solutions.append(self.run.note(done))
+            block = Block("slice", index, self._key("slice", index))
+            self._solutions.append(self.run.run_block(block, partial(self._write, index)))
             bar.set_postfix_str(f"lost {max(read_lost(self._solutions[-1]).values()):.4f}", refresh=False)
         return self._solutions
 

@@ -12,7 +12,7 @@ from stages.methods.units.contract import UnitMethod
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.streaming.units import KeptUnits
 from stages.params.pruning import Solve
-from stages.runtime.clock import Clock
+from stages.runtime.cost import BlockCost
 from stages.runtime.stage import StageRun
 from stages.solving.plan import BlockInputs
 from stages.solving.units.checks import compensation_of, method_of, units_to_prune
@@ -53,9 +53,9 @@ class UnitPlan:
         """See BlockPlan."""
         return {__name__, *registry.modules_of(self.method, self.scorer)}
 
-    def solver(self, model: StreamedModel, settings: Solve, clock: Clock, inputs: BlockInputs | None) -> UnitSolver:
+    def solver(self, model: StreamedModel, settings: Solve, cost: BlockCost, inputs: BlockInputs | None) -> UnitSolver:
         """See BlockPlan."""
-        return UnitSolver(model, self.method, self.scorer, self.kept, settings, clock)
+        return UnitSolver(model, self.method, self.scorer, self.kept, settings, cost)
 
 
 def unit_plans(run: StageRun, model: StreamedModel, identity: str, statistics: Mapping[str, Any]) -> list[UnitPlan]:

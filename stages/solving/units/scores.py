@@ -22,7 +22,7 @@ from stages.models.streaming.streamed import StreamedModel
 from stages.models.streaming.units import units_of
 from stages.params import Params
 from stages.runtime.blocks.contract import Block
-from stages.runtime.clock import Clock
+from stages.runtime.cost import BlockCost
 from stages.runtime.progress import progress
 from stages.runtime.stage import StageRun
 from stages.runtime.workspace import open_model
@@ -56,17 +56,14 @@ def unit_scores(
         write = partial(_write_scores, run.params, index, dict(statistics), salience)
         work.append((Block("scores", index, key), write))
     with progress(total=model.blocks, desc="scores", unit="block") as bar:
-        return [read_tensors(run.note(done)) for done in run.blocks.each(work, bar.update)]
+        return [read_tensors(path) for path in run.run_blocks(work, bar.update)]
 
 
 def block_saliences(run: StageRun, model: StreamedModel, identity: str) -> list[Path]:
     """Every block's file of gradient sums (see walk/backward.py), made last block first, or restored."""
     walk = Backward(model, identity, run.params.compute.chunk)
     order = progress(reversed(range(model.blocks)), desc="gradients", unit="block", total=model.blocks)
-    paths = [
-        run.note(run.blocks.one(Block("salience", index, walk.key(index)), partial(walk.write, index)))
-        for index in order
-    ]
+    paths = [run.run_block(Block("salience", index, walk.key(index)), partial(walk.write, index)) for index in order]
     walk.forget()
     return paths[::-1]
 
@@ -77,13 +74,13 @@ def _write_scores(
     """Write the scores of block `index`; gives the seconds they took. Picklable, for workers."""
     model, _ = open_model(params.compute)
     inputs = read_statistics(verified(STATISTICS, block_file(index), statistics), model.device)
-    scorer, clock, scores = cast(UnitScorer, method_of(params)), Clock(), dict[str, Tensor]()
+    scorer, cost, scores = cast(UnitScorer, method_of(params)), BlockCost(), dict[str, Tensor]()
     for units in units_of(model, index):
         problem = unit_problem(model, units, statistics_of(units.sink.name, inputs), scorer.needs, salience)
         try:
-            with clock.timing("solver", model.device):
+            with cost.timing("solver", model.device):
                 scores[units.kind] = scorer(problem).cpu()
         except NotPositiveDefiniteError as fault:
             raise NotPositiveDefiniteError(f"block {index}, {units.sink.name}: {fault}") from None
     write_tensors(path, scores)
-    return {"solver_seconds": clock.solver_seconds, "solver_cpu_seconds": clock.solver_cpu_seconds}
+    return {"solver_seconds": cost.solver_seconds, "solver_cpu_seconds": cost.solver_cpu_seconds}

@@ -26,7 +26,7 @@ from stages.models.streaming.streamed import StreamedModel
 from stages.models.streaming.units import KeptUnits, Kind, Units, units_of
 from stages.models.structure import Linear
 from stages.params.pruning import Solve
-from stages.runtime.clock import Clock
+from stages.runtime.cost import BlockCost
 from stages.solving.units.checks import compensation_of
 from stages.solving.units.problem import unit_problem
 from stages.walk.rounding import in_stored_dtype
@@ -72,7 +72,7 @@ class UnitSolver:
     scorer: UnitMethod
     kept: KeptUnits
     settings: Solve
-    clock: Clock
+    cost: BlockCost
     trained_weight: Callable[[Linear], Tensor] | None = None
 
     def solve_all(self, index: int, statistics: Iterable[InputStatistics], put: bool = False) -> BlockSolution:
@@ -82,7 +82,7 @@ class UnitSolver:
         sinks, kept = {units.sink.name: units for units in both}, dict[Kind, Tensor]()
         solved, source = dict[str, _SolvedLinear](), iter(statistics)
         while (shared := self._next(source)) is not None:
-            with self.clock.timing("solver", self.model.device):
+            with self.cost.timing("solver", self.model.device):
                 targets = self._targets([linears[name] for name in shared.linears], shared, sinks)
                 for name, target in zip(shared.linears, targets, strict=True):
                     if name in sinks:
@@ -99,7 +99,7 @@ class UnitSolver:
 
     def _next(self, source: Iterator[InputStatistics]) -> InputStatistics | None:
         """Statistics of the next input; taking them runs the block, which is timed as calibration."""
-        with self.clock.timing("calibration", self.model.device):
+        with self.cost.timing("calibration", self.model.device):
             return next(source, None)
 
     def _targets(
