@@ -103,6 +103,12 @@ PAGES = pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_
 
 
 @PAGES
+def test_code_in_a_line_ends_in_that_line_where_these_tests_see_it(page):
+    lines = FENCE.sub("", page.read_text(encoding="utf-8")).splitlines()
+    assert [line for line in lines if line.count("`") % 2] == []
+
+
+@PAGES
 def test_every_file_that_a_page_names_is_there(page):
     assert [name for name in named(page) if is_place(name) and not is_there(name, page)] == []
 
