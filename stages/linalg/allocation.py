@@ -1,4 +1,4 @@
-"""How much each linear loses when a whole model is to lose a given number of weights."""
+"""Layer-wise sparsity allocation: how a model's overall sparsity is distributed over its blocks or linears."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stages.linalg.error import row_energies
 from stages.linalg.masks import removed_count
 
 SAMPLE = 1 << 16
-"""Scores of a linear that its error curve is made from: evenly spaced ones of all."""
+"""Number of scores that a linear's error curve is made from, evenly spaced among all."""
 STEPS = 60
-"""Halvings of the interval in which the common error lies."""
+"""Bisection steps for the common error."""
 
 
 def outlier_ratio(scores: Sequence[Tensor], factor: float) -> float:
@@ -25,9 +25,11 @@ def outlier_ratio(scores: Sequence[Tensor], factor: float) -> float:
 
 
 def by_outliers(ratios: Sequence[float], weights: Sequence[int], sparsity: float, spread: float) -> list[float]:
-    """Sparsity of each block: those with more outliers lose less, within `spread` of `sparsity` (OWL, section 4).
+    """OWL's sparsity of each block: more outliers, less sparsity, within `spread` of `sparsity` (OWL, section 4).
 
-    The mean over weights (how many each block has) is `sparsity`. Departs from the paper: its code spreads the ratios
+    ratios: `outlier_ratio` of each block; weights: how many each block has.
+
+    The mean over weights is `sparsity`. Departs from the paper: its code spreads the ratios
     over 2λ and then centres them, so that a single block with outliers differs by nearly 2λ. Here all differences
     are then scaled by the largest number up to 1 that keeps every block within λ = `spread`, and in [0, 1].
     """
@@ -43,9 +45,11 @@ def by_outliers(ratios: Sequence[float], weights: Sequence[int], sparsity: float
 
 
 def error_curve(dense: Tensor, gram: Tensor) -> Tensor:
-    """Relative error of a linear that loses its k least scores w² G_jj, k in 0 .. samples, (samples + 1,) float64.
+    """Relative error of a linear without its k smallest scores w² G_jj, k in 0 .. samples, (samples + 1,) float64.
 
-    What a diagonal Gram matrix would give: an order of linears, not an estimate of what refits reach.
+    dense: (d_out, d_in); gram: (d_in, d_in).
+
+    Exact for a diagonal Gram matrix; otherwise it ranks linears and does not estimate what refits reach.
     """
     scores = (dense.square() * gram.diagonal()).flatten()
     sample = scores[:: max(scores.numel() // SAMPLE, 1)].double().sort().values
@@ -55,14 +59,14 @@ def error_curve(dense: Tensor, gram: Tensor) -> Tensor:
 
 
 def by_error(curves: Sequence[Tensor], weights: Sequence[int], sparsity: float, spread: float) -> list[float]:
-    """Sparsity of each linear, such that all have the same error on their curve, within `spread` of `sparsity`.
+    """Sparsity of each linear at which all have the same error on their `error_curve`, within `spread` of `sparsity`.
 
-    The mean over weights is `sparsity`, which a bisection of the common error finds.
+    A bisection finds the common error at which the mean over weights (how many each linear has) is `sparsity`.
     """
     weight = torch.tensor(weights, dtype=torch.float64)
     least, most = _bounds(sparsity, spread)
 
-    def at(error: float) -> Tensor:
+    def sparsities_at(error: float) -> Tensor:
         value = torch.tensor([error], dtype=torch.float64)
         places = [float(torch.searchsorted(curve, value, right=True) - 1) / (len(curve) - 1) for curve in curves]
         return torch.tensor(places, dtype=torch.float64).clamp(least, most)
@@ -70,30 +74,31 @@ def by_error(curves: Sequence[Tensor], weights: Sequence[int], sparsity: float, 
     low, high = 0.0, max(float(curve[-1]) for curve in curves)
     for _ in range(STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if float((at(middle) * weight).sum() / weight.sum()) < sparsity else (low, middle)
-    return at(high).tolist()
+        mean = float((sparsities_at(middle) * weight).sum() / weight.sum())
+        low, high = (middle, high) if mean < sparsity else (low, middle)
+    return sparsities_at(high).tolist()
 
 
 def _bounds(sparsity: float, spread: float) -> tuple[float, float]:
-    """Least and most that may be removed."""
+    """Lowest and highest sparsity allowed."""
     return max(sparsity - spread, 0.0), min(sparsity + spread, 1.0)
 
 
 def exact_counts(sparsities: Sequence[float], weights: Sequence[int], sparsity: float, spread: float) -> list[int]:
-    """Weights kept in each linear: as its sparsity says, moved evenly so that the total is exact.
+    """Number of weights kept in each linear: by its sparsity, then shifted evenly until the total is exact.
 
     Every count stays within `spread` of what `sparsity` leaves, to the next whole number.
     """
     total, (least, most) = sum(weights), _bounds(sparsity, spread)
     fewest, largest = [floor(count * (1 - most)) for count in weights], [ceil(count * (1 - least)) for count in weights]
     kept = [
-        min(max(count - removed_count(count, one), low), high)
-        for count, one, low, high in zip(weights, sparsities, fewest, largest, strict=True)
+        min(max(count - removed_count(count, share), low), high)
+        for count, share, low, high in zip(weights, sparsities, fewest, largest, strict=True)
     ]
     missing = total - removed_count(total, sparsity) - sum(kept)
     while missing:
         step = 1 if missing > 0 else -1
-        free = [i for i, one in enumerate(kept) if fewest[i] <= one + step <= largest[i]]
+        free = [i for i, count in enumerate(kept) if fewest[i] <= count + step <= largest[i]]
         share, rest = divmod(abs(missing), len(free))
         for place, i in enumerate(free):
             wanted = step * (share + (place < rest))

@@ -1,6 +1,7 @@
-"""The attention matrix: how far a pruned one is from the dense one, and the gradient of that in closed form.
+"""Error of an attention matrix softmax(s Q Kᵀ + mask) against the dense model's, and its gradient in closed form.
 
-Nothing here holds a matrix of all heads, queries and keys: rows are taken a few at a time.
+No matrix of all heads, queries and keys is held in memory: rows are taken a few at a time. Paper: Liang et al. 2025,
+"Beyond Linear Approximations: A Novel Pruning Approach for Attention Matrix", arXiv:2410.11261.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ HELD = 1 << 18
 
 
 class Heads(NamedTuple):
-    """What an attention matrix is made of, as a model hands it to its attention: f = softmax(s Q Kᵀ + mask).
+    """Queries, keys, mask and scaling of the attention matrix f = softmax(s Q Kᵀ + mask), for some sequences.
 
     query: (sequences, heads, n, d_head); key: (sequences, key heads, n, d_head), after norms and rotary embedding;
            heads are a multiple of key heads, and those that share one lie together.
@@ -32,8 +33,10 @@ class Heads(NamedTuple):
     softcap: float | None = None
 
 
-class Errors(NamedTuple):
-    """Sums over sequences and rows, for each head (heads,), in float64.
+class AttentionErrors(NamedTuple):
+    """Squared error of pruned attention matrices f̃ against dense ones f, summed over sequences and rows.
+
+    Each for every head, (heads,), in float64.
 
     error: ‖f̃ - f‖²; energy: ‖f‖²; least: the smallest probability of f̃ that no mask excludes (the paper's δ).
     """
@@ -52,21 +55,21 @@ class Errors(NamedTuple):
         """Relative error of all heads together."""
         return float(self.error.sum() / self.energy.sum())
 
-    def plus(self, other: Errors) -> Errors:
-        """Those of both sets of sequences."""
+    def plus(self, other: AttentionErrors) -> AttentionErrors:
+        """Errors over the sequences of both."""
         least = torch.minimum(self.least, other.least)
-        return Errors(self.error + other.error, self.energy + other.energy, least)
+        return AttentionErrors(self.error + other.error, self.energy + other.energy, least)
 
 
 def causal_mask(n: int, like: Tensor) -> Tensor:
-    """(1, 1, n, n): 0 where a query may see a key, the most negative number elsewhere."""
+    """Causal mask (1, 1, n, n) in the dtype of `like`: 0 where a query may see a key, its lowest number elsewhere."""
     hidden = torch.ones(n, n, dtype=torch.bool, device=like.device).triu(1)
     return torch.zeros(n, n, dtype=like.dtype, device=like.device).masked_fill(hidden, _lowest(like))[None, None]
 
 
 @torch.no_grad()
-def errors_between(pruned: Heads, dense: Heads) -> Errors:
-    """How far the attention matrices of `pruned` are from those of `dense`."""
+def errors_between(pruned: Heads, dense: Heads) -> AttentionErrors:
+    """Errors of the attention matrices of `pruned` against those of `dense`, and their smallest probability."""
     heads = pruned.query.shape[1]
     error, energy = (torch.zeros(heads, dtype=torch.float64, device=pruned.query.device) for _ in range(2))
     least = torch.ones_like(error)
@@ -76,7 +79,7 @@ def errors_between(pruned: Heads, dense: Heads) -> Errors:
         error += (ours - theirs).square().sum((1, 2), dtype=torch.float64)
         shown = ours if pruned.mask is None else ours.masked_fill(_hidden(pruned.mask, sequence, rows, keys), 1.0)
         least = torch.minimum(least, shown.amin((1, 2)).double())
-    return Errors(error, energy, least)
+    return AttentionErrors(error, energy, least)
 
 
 def squared_error(pruned: Heads, dense: Heads) -> Tensor:
@@ -94,6 +97,8 @@ def squared_error(pruned: Heads, dense: Heads) -> Tensor:
 
 
 class _SquaredError(torch.autograd.Function):
+    """‖f̃ - f‖² whose gradients are computed in the forward, since it has every probability at hand."""
+
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, pruned: Heads, dense: Heads) -> Tensor:
         pruned = pruned._replace(query=query, key=key)
@@ -108,10 +113,10 @@ class _SquaredError(torch.autograd.Function):
                 p = difference.mul_(ours)
                 p.addcmul_(p.sum(-1, keepdim=True), ours, value=-1)
                 p = _through_cap(p, pruned, sequence, rows, keys).flatten(0, 1).unflatten(0, (key.shape[1], -1))
-                asked = query[sequence, :, rows].reshape(key.shape[1], -1, query.shape[-1])
-                answer = (p @ key[sequence, :, keys]).view(query.shape[1], -1, query.shape[-1])
-                d_query[sequence, :, rows] = answer.mul_(2 * pruned.scaling)
-                d_key[sequence, :, keys].baddbmm_(p.mT, asked, alpha=2 * pruned.scaling)
+                queries = query[sequence, :, rows].reshape(key.shape[1], -1, query.shape[-1])
+                product = (p @ key[sequence, :, keys]).view(query.shape[1], -1, query.shape[-1])
+                d_query[sequence, :, rows] = product.mul_(2 * pruned.scaling)
+                d_key[sequence, :, keys].baddbmm_(p.mT, queries, alpha=2 * pruned.scaling)
         ctx.save_for_backward(d_query, d_key)
         return total.to(query.dtype)
 
@@ -122,7 +127,7 @@ class _SquaredError(torch.autograd.Function):
 
 
 def _pieces(heads: Heads) -> Iterator[tuple[int, slice, slice]]:
-    """Sequence, queries and the keys that these may see at most: pieces of at most HELD entries over all heads."""
+    """(sequence, query rows, keys that these may see at most): pieces of at most HELD entries over all heads."""
     sequences, count, n, _ = heads.query.shape
     step = max(HELD // (count * heads.key.shape[2]), 1)
     for sequence in range(sequences):
@@ -132,7 +137,7 @@ def _pieces(heads: Heads) -> Iterator[tuple[int, slice, slice]]:
 
 
 def _last_seen(heads: Heads, sequence: int, rows: slice) -> int:
-    """One more than the last key that any of the queries may see."""
+    """Number of leading keys that hold every key which any of the query rows may see."""
     n = heads.key.shape[2]
     if heads.mask is None:
         return n
@@ -141,12 +146,12 @@ def _last_seen(heads: Heads, sequence: int, rows: slice) -> int:
 
 
 def _hidden(mask: Tensor, sequence: int, rows: slice, keys: slice) -> Tensor:
-    """(heads or 1, rows, keys): where the mask excludes."""
+    """Where the mask excludes a key, (heads or 1, rows, keys) bool."""
     return _of_sequence(mask, sequence)[:, rows, keys] <= _lowest(mask) / 2
 
 
 def _probabilities(heads: Heads, sequence: int, rows: slice, keys: slice) -> Tensor:
-    """(heads, rows, keys) of the attention matrix."""
+    """Rows of the attention matrix, (heads, rows, keys)."""
     logits = _logits(heads, sequence, rows, keys)
     if heads.softcap is not None:
         logits = torch.tanh(logits / heads.softcap) * heads.softcap
@@ -156,13 +161,14 @@ def _probabilities(heads: Heads, sequence: int, rows: slice, keys: slice) -> Ten
 
 
 def _logits(heads: Heads, sequence: int, rows: slice, keys: slice) -> Tensor:
-    """(heads, rows, keys), before cap and mask; heads that share a key in one product."""
+    """s Q Kᵀ before cap and mask, (heads, rows, keys); heads that share a key in one product."""
     query, key = heads.query[sequence, :, rows], heads.key[sequence, :, keys]
     together = query.reshape(key.shape[0], -1, query.shape[-1]) * heads.scaling
     return (together @ key.mT).view(query.shape[0], query.shape[1], key.shape[1])
 
 
 def _through_cap(p: Tensor, heads: Heads, sequence: int, rows: slice, keys: slice) -> Tensor:
+    """Gradient p in capped logits turned into that in uncapped ones: times 1 - tanh²(z / cap)."""
     if heads.softcap is None:
         return p
     return p * (1 - torch.tanh(_logits(heads, sequence, rows, keys) / heads.softcap).square())

@@ -1,4 +1,4 @@
-"""What is kept makes up for what is removed: least squares on the inputs that stay (numerical pruning, Theorem 3)."""
+"""Compensation of structured pruning: least squares on the inputs that stay (Shen et al. 2025, Theorem 3)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stages.errors import NotPositiveDefiniteError
+from stages.linalg.damping import DampedFactor, factor_with_damping
 from stages.linalg.unit_diagonal import DEAD
 
-ATTEMPTS = 3
-"""Dampings tried: the one asked for, then ten times as much each time."""
+LEAST_RETRY = 1e-6
+"""Damping of a second attempt at least."""
 
 
 class Compensated(NamedTuple):
-    """weight: (d_out, d_in), zero on the inputs that are removed; loss: tr[(W - T) G (W - T)ᵀ] that was predicted.
+    """A refitted linear. weight: (d_out, d_in) W, zero on removed inputs; loss: predicted tr[(W - T) G (W - T)ᵀ].
 
     damping: what was added to the diagonal, as a fraction of it; attempts: factorisations it took.
     """
@@ -27,7 +27,7 @@ class Compensated(NamedTuple):
 
 
 def compensated(target: Tensor, gram: Tensor, keep: Tensor, damping: float) -> Compensated:
-    """The weight on the inputs `keep` whose outputs are nearest to those of `target`.
+    """Refit of a linear on the inputs `keep`: the weight whose outputs are nearest to those of `target`.
 
     target: (d_out, d_in) T; gram: (d_in, d_in) G; keep: (d_in,) bool, at least one. With k kept and p removed,
 
@@ -62,16 +62,21 @@ def compensated(target: Tensor, gram: Tensor, keep: Tensor, damping: float) -> C
     return Compensated(found.to(target.dtype), float(away), used, attempts)
 
 
-def _factor(gram: Tensor, energy: Tensor, damping: float) -> tuple[Tensor, float, int]:
-    tried = damping
-    for attempt in range(1, ATTEMPTS + 1):
+def _factor(gram: Tensor, energy: Tensor, damping: float) -> DampedFactor:
+    """Lower Cholesky factor of G + damping · diag(energy); energy: (d,)."""
+
+    def factorise(tried: float) -> Tensor | None:
         damped = gram.clone()
         damped.diagonal().add_(energy, alpha=tried)
         factor, info = torch.linalg.cholesky_ex(damped)
-        if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
-            return factor, tried, attempt
-        last, tried = tried, max(10 * tried, 1e-6)
-    raise NotPositiveDefiniteError(
-        f"{len(gram)} x {len(gram)} Gram matrix of the inputs that stay is not positive definite after damping "
-        f"{last:g}: use more calibration tokens than {len(gram)} or raise solve.units.damping"
+        return factor if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()) else None
+
+    return factor_with_damping(
+        factorise,
+        damping,
+        lambda last: (
+            f"{len(gram)} x {len(gram)} Gram matrix of the inputs that stay is not positive definite after damping "
+            f"{last:g}: use more calibration tokens than {len(gram)} or raise solve.units.damping"
+        ),
+        LEAST_RETRY,
     )

@@ -1,4 +1,4 @@
-"""Targets corrected toward the states of the dense model."""
+"""Corrected targets of linears: ridge regression of the output error against the dense model on pruned inputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stages.linalg.unit_diagonal import UnitGram, unit_diagonal
 
 
 class OutputErrorMoments(NamedTuple):
-    """What linears that share an input x lack to make the pruned model's states those of the dense one.
+    """Second moments of an input x and the output error δ, against the dense model, of the linears that share it.
 
-    With δ what their outputs lack on a token (x₀ is the dense model's input for it),
+    With x₀ the dense model's input on the same token,
 
         δ = W₀ (x₀ - x),   and for a linear whose output is added to the hidden states h,   δ = W₀ (x₀ - x) + h₀ - h,
 
@@ -26,7 +26,7 @@ class OutputErrorMoments(NamedTuple):
     cross: Tensor
 
     def only(self, chosen: Sequence[bool], rows: Sequence[int]) -> OutputErrorMoments:
-        """Of the chosen ones of linears with so many rows."""
+        """Moments of the chosen linears alone; chosen, rows: for each linear whether, and its d_out."""
         parts = self.cross.split(list(rows), dim=1)
         return OutputErrorMoments(
             self.gram, torch.cat([part for part, wanted in zip(parts, chosen, strict=True) if wanted], 1)
@@ -34,7 +34,7 @@ class OutputErrorMoments(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """What a linear's target was corrected by: α and the ridge, both chosen on held-out tokens; 0, 0 for nothing."""
+    """Strength α and ridge of a linear's correction, both chosen on held-out tokens; 0 and 0 for no correction."""
 
     strength: float = 0.0
     ridge: float = 0.0
@@ -48,13 +48,13 @@ def corrected_target(
     share: float,
     ridges: Sequence[float],
 ) -> tuple[Tensor, tuple[Correction, ...]]:
-    """Target T (d_out, d_in) that makes up for what `dense` lacks, and each linear's correction.
+    """Target T (d_out, d_in) whose outputs on pruned inputs make up for the output error, and each linear's correction.
 
     The full correction is least squares on the tokens of `fit`,
 
-        T = W₀ + α D,   D = lackᵀ (G + ridge diag G)⁻¹,   G = mean x xᵀ, lack = mean x δᵀ.
+        T = W₀ + α D,   D = Cᵀ (G + ridge diag G)⁻¹,   G = mean x xᵀ, C = mean x δᵀ.
 
-    Its error on other tokens is quadratic in α: mean |T x - W₀ x - δ|² changes by α² tr D G Dᵀ - 2 α tr D lack.
+    Its error on other tokens is quadratic in α: mean |T x - W₀ x - δ|² changes by α² tr D G Dᵀ - 2 α tr D C.
     So on the tokens of `held` the best α is known for every ridge; each linear (`rows` of each) takes the best
     ridge and `share` of its α, and none (T = W₀) where every correction points the wrong way. On those tokens
     no linear is worse off than with its dense weight as the target.
@@ -77,7 +77,7 @@ def corrected_target(
     return torch.cat(targets), tuple(best)
 
 
-def _full_correction(unit: UnitGram, lack: Tensor, ridge: float) -> Tensor:
+def _full_correction(unit: UnitGram, cross: Tensor, ridge: float) -> Tensor:
     """D (d_out, d_in), solved in unit-diagonal coordinates, where the ridge is a fraction of every input's energy."""
     damped = unit.gram.clone()
     damped.diagonal().add_(ridge)
@@ -87,4 +87,4 @@ def _full_correction(unit: UnitGram, lack: Tensor, ridge: float) -> Tensor:
             f"{len(damped)} x {len(damped)} Gram matrix is not positive definite with a ridge of {ridge:g}: "
             "raise solve.correction_ridges or set solve.target to dense"
         )
-    return torch.cholesky_solve(lack / unit.scale[:, None], factor).T / unit.scale
+    return torch.cholesky_solve(cross / unit.scale[:, None], factor).T / unit.scale

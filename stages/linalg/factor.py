@@ -1,4 +1,4 @@
-"""The factor of a damped inverse: one Cholesky, failures handled in the open."""
+"""Cholesky factor of the inverse of a damped Gram matrix, as SparseGPT and OBC use it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import torch
 from torch import Tensor
 
 from stages.errors import NotPositiveDefiniteError
-
-ATTEMPTS = 3
-"""Dampings tried: the one asked for, then ten times as much each time."""
+from stages.linalg.damping import factor_with_damping
 
 PANEL = 128
 """Columns factored or inverted together; everything between panels is a matrix product."""
 
 
 class InverseFactor(NamedTuple):
-    """upper: (d, d) upper triangular U with UᵀU = (G / mean(diag G) + damping I)⁻¹."""
+    """upper: (d, d) upper triangular U with UᵀU = (G / mean(diag G) + damping I)⁻¹.
+
+    damping: the value used; attempts: factorisations it took, more than 1 where it was raised.
+    """
 
     upper: Tensor
     damping: float
@@ -33,7 +34,8 @@ def inverse_factor(gram: Tensor, damping: float, tokens: int | None = None) -> I
     SparseGPT code factors, inverts and factors again.
 
     damping: added to diag(G), as a fraction of its mean. Raised tenfold, at most twice, where the
-    factorisation fails; the value used comes back.
+    factorisation fails; the result tells the value used.
+    tokens:  how many G is a mean over, for the error's text.
     Raises NotPositiveDefiniteError when no attempt succeeds.
     """
     scale = gram.diagonal().mean()
@@ -43,17 +45,16 @@ def inverse_factor(gram: Tensor, damping: float, tokens: int | None = None) -> I
             "its inputs are all zero (or not finite) on this calibration text: use other text or a rule that "
             "leaves this linear dense (sparsity: 0)"
         )
-    tried = damping
-    for attempt in range(1, ATTEMPTS + 1):
-        root = _upper_root(gram, scale, tried)
-        if root is not None:
-            return InverseFactor(_inverted(root), tried, attempt)
-        last, tried = tried, tried * 10
     seen = "" if tokens is None else f" (got {tokens} tokens)"
-    raise NotPositiveDefiniteError(
-        f"{_shape(gram)} Gram matrix is not positive definite after damping {last:g}: use more calibration tokens "
-        f"than {gram.shape[0]}{seen} or raise the method's damping"
+    root, used, attempts = factor_with_damping(
+        lambda tried: _upper_root(gram, scale, tried),
+        damping,
+        lambda last: (
+            f"{_shape(gram)} Gram matrix is not positive definite after damping {last:g}: use more calibration tokens "
+            f"than {gram.shape[0]}{seen} or raise the method's damping"
+        ),
     )
+    return InverseFactor(_inverted(root), used, attempts)
 
 
 def _upper_root(gram: Tensor, scale: Tensor, damping: float) -> Tensor | None:

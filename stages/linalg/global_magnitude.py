@@ -1,4 +1,4 @@
-"""Rank the weights of a whole model without having them in memory together."""
+"""Global magnitude pruning: the counts it keeps in each tensor, without having all weights in memory together."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 from stages.linalg.masks import removed_count
 
 HALF = 16
-"""A float32 is ranked by its upper, then its lower, 16 bits."""
+"""Bits of a float32 in each of the two histograms: the upper, then the lower ones."""
 
 
 def kept_by_global_magnitude(weights: Callable[[], Iterable[Tensor]], sparsity: float) -> list[int]:
-    """Weights kept in each tensor when the smallest |w| of all tensors together are removed.
+    """Number of weights kept in each tensor when the smallest |w| of all tensors together are removed.
 
-    `weights` gives the tensors anew each time it is called (three times). Exact: the counts add up to
+    weights: yields the tensors anew each time it is called (three times). Exact: the counts add up to
     the total less removed_count(total, sparsity); among equal magnitudes the last in order go first, as
     in `keep_largest`. Non-negative floats order as their bits do, so two histograms of 16 bits find the
     threshold without sorting.
@@ -44,6 +44,7 @@ def kept_by_global_magnitude(weights: Callable[[], Iterable[Tensor]], sparsity: 
 
 
 def _bits(weight: Tensor) -> Tensor:
+    """|w| as int32, whose order is that of the float32 values."""
     return weight.float().abs().contiguous().view(torch.int32).flatten()
 
 

@@ -1,4 +1,4 @@
-"""Gram matrices: means over tokens of x xᵀ, and of x yᵀ for two inputs, accumulated chunk by chunk."""
+"""Gram matrices E[x xᵀ] and cross moments E[x yᵀ] over tokens, accumulated chunk by chunk."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ PANEL = 256
 
 @dataclass
 class GramSum:
-    """Running sums over the tokens seen so far, of inputs of one width.
+    """Running sums of x and x xᵀ over tokens, for inputs x of one width.
 
     outer: (width, width) sum of x xᵀ, only the upper panels are filled;
-    total: (width,) sum of x; tokens: how many x there were.
+    total: (width,) sum of x; tokens: how many were added.
     """
 
     outer: Tensor
@@ -25,7 +25,7 @@ class GramSum:
 
     @classmethod
     def zeros(cls, width: int, dtype: torch.dtype, device: torch.device) -> GramSum:
-        """Sums of no tokens."""
+        """Sums over no tokens."""
         return cls(
             torch.zeros(width, width, dtype=dtype, device=device),
             torch.zeros(width, dtype=dtype, device=device),
@@ -62,7 +62,7 @@ class GramSum:
 
 @dataclass
 class CrossSum:
-    """Running sum of x yᵀ, (width of x, width of y), over the tokens seen so far."""
+    """Running sum of x yᵀ over tokens, (width of x, width of y)."""
 
     outer: Tensor
     tokens: int = 0
@@ -73,8 +73,8 @@ class CrossSum:
         return cls(torch.zeros(widths, dtype=dtype, device=device))
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        """Add the same tokens' x and y, (..., width of each), in any floating dtype."""
-        x, y = (one.reshape(-1, one.shape[-1]).to(self.outer.dtype) for one in (x, y))
+        """Add x and y of the same tokens, (..., width of each), in any floating dtype."""
+        x, y = (inputs.reshape(-1, inputs.shape[-1]).to(self.outer.dtype) for inputs in (x, y))
         self.outer.addmm_(x.T, y)
         self.tokens += x.shape[0]
 

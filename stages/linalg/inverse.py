@@ -1,4 +1,4 @@
-"""The inverse of a symmetric positive definite matrix, mostly by products."""
+"""Inverse of a symmetric positive definite matrix by recursive block inversion, mostly matrix products."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LEAF = 256
 
 
 def inverse_by_halves(matrix: Tensor) -> Tensor:
-    """Inverse of a symmetric positive definite matrix by halves; not finite where it is not one.
+    """Inverse (d, d) of a symmetric positive definite matrix M (d, d); not finite where M is not one.
 
-    With A = M₁₁⁻¹, X = A M₁₂ and S = (M₂₂ - M₁₂ᵀ X)⁻¹ it is [[A + X S Xᵀ, -X S], [-S Xᵀ, S]]: products, which
-    run at full speed, and Cholesky factors of small blocks only.
+    By halves (Schur complement): with A = M₁₁⁻¹, X = A M₁₂ and S = (M₂₂ - M₁₂ᵀ X)⁻¹ the inverse is
+    [[A + X S Xᵀ, -X S], [-S Xᵀ, S]]: products, which run at full speed, and Cholesky factors of small blocks only.
     """
     width = matrix.shape[0]
     if width <= LEAF:

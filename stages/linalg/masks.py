@@ -1,4 +1,4 @@
-"""Keep masks with exact counts, and their packed form."""
+"""Keep masks with exact counts: top-k and N:M."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import torch
 from torch import Tensor
 
 MANY = 4096
-"""Scores from which on a compiled kernel is worth its start."""
+"""Number of scores from which on a compiled kernel is worth its start."""
 
 
 def removed_count(total: int, sparsity: float) -> int:
-    """Weights removed of `total` at `sparsity`: the nearest whole number, halves up."""
+    """Number of weights removed of `total` at `sparsity`, rounded to the nearest whole number, halves up."""
     return int(sparsity * total + 0.5)
 
 
 def removed_before(removed: int, position: int, length: int) -> int:
-    """Share of `removed` that falls on the first `position` of `length` places; all of it at the end."""
+    """How many of `removed` fall on the first `position` of `length` columns when spread evenly; all at the end."""
     return (2 * removed * position + length) // (2 * length)
 
 
 def keep_largest(scores: Tensor, kept: int) -> Tensor:
-    """Mask, True at the `kept` largest scores along the last axis; among equal scores the first stay.
+    """Top-k mask, True at the `kept` largest scores along the last axis; among equal scores the first stay.
 
     Exact for any count, 0 and all included, with ties and in any order of memory. Scores must be finite.
     Many float32 or float64 scores on the CPU go to a kernel, all others through `keep_largest_plain`.
@@ -39,7 +39,7 @@ def keep_largest(scores: Tensor, kept: int) -> Tensor:
 
 
 def keep_largest_plain(scores: Tensor, kept: int) -> Tensor:
-    """`keep_largest` on any device, for 0 < kept < length: a threshold by selection, then ties filled up in order."""
+    """`keep_largest` in plain tensor operations on any device, for 0 < kept < length."""
     threshold = scores.kthvalue(scores.shape[-1] - kept + 1, dim=-1, keepdim=True).values
     above, ties = scores > threshold, scores == threshold
     missing = kept - above.sum(-1, keepdim=True)
@@ -47,7 +47,7 @@ def keep_largest_plain(scores: Tensor, kept: int) -> Tensor:
 
 
 def groups_of(pattern: str) -> tuple[int, int] | None:
-    """(n_keep, group_size) of a pattern `N:M`; None for one that has no groups."""
+    """(n_keep, group_size) of a pattern `N:M`; None for `unstructured`."""
     if ":" not in pattern:
         return None
     n_keep, group_size = pattern.split(":")
@@ -55,7 +55,7 @@ def groups_of(pattern: str) -> tuple[int, int] | None:
 
 
 def keep_groups(scores: Tensor, n_keep: int, group_size: int) -> Tensor:
-    """Mask that keeps the `n_keep` largest of every `group_size` scores along the last axis."""
+    """N:M mask: the `n_keep` largest of every `group_size` scores along the last axis, whose length it divides."""
     grouped = scores.unflatten(-1, (-1, group_size))
     return keep_largest(grouped, n_keep).flatten(-2)
 

@@ -1,4 +1,4 @@
-"""Principal components of inputs, from their Gram matrix."""
+"""Principal components of hidden states from their Gram matrix, uncentred (SliceGPT, Ashkboos et al. 2024)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 class Principal(NamedTuple):
-    """basis: (width, kept), orthonormal columns, those of most energy first; lost: share of tr G outside of them."""
+    """Leading eigenvectors. basis: (width, kept), orthonormal, most energy first; lost: share of tr G outside them."""
 
     basis: Tensor
     lost: float
 
 
 def principal(gram: Tensor, kept: int) -> Principal:
-    """The first `kept` eigenvectors of `gram` (width, width), in float64.
+    """The `kept` leading eigenvectors of `gram` (width, width), in float64.
 
     Signs are fixed, the entry of largest magnitude positive, so that the same Gram matrix gives the same basis.
     """

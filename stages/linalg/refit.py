@@ -1,4 +1,4 @@
-"""Least squares on a given support: what the kept weights should be."""
+"""Refit of kept weights for a given mask: least squares by conjugate gradients, or exactly by Cholesky."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PIECE = 256
 
 
 def conjugate_refit(target: Tensor, gram: Tensor, keep: Tensor, start: Tensor, steps: int, ridge: float) -> Tensor:
-    """Conjugate gradients for min tr[(W - T)(G + ridge I)(W - T)ᵀ] over W (d_out, d_in) supported on `keep`.
+    """Conjugate-gradient refit: min tr[(W - T)(G + ridge I)(W - T)ᵀ] over W (d_out, d_in) supported on `keep`.
 
     Every row is a system of its own with its own step sizes; a step is one product with G for all rows.
     `start` must be zero outside `keep`. gram: (d_in, d_in), best in unit-diagonal coordinates, where
@@ -44,7 +44,7 @@ def guarded_refit(target: Tensor, gram: Tensor, keep: Tensor, start: Tensor, ste
 
 
 def exact_refit(target: Tensor, gram: Tensor, keep: Tensor, ridge: float) -> Tensor:
-    """The minimum that `conjugate_refit` comes to, row by row with a Cholesky factor each: slow.
+    """Exact refit: the minimum that `conjugate_refit` converges to, by a Cholesky factor for each row; slow.
 
     Raises NotPositiveDefiniteError where a row's system is singular.
     """
@@ -65,7 +65,7 @@ def exact_refit(target: Tensor, gram: Tensor, keep: Tensor, ridge: float) -> Ten
 
 
 def _descend(gram: Tensor, keep: Tensor, ridge: float, steps: int, weight: Tensor, residual: Tensor) -> None:
-    """Conjugate gradients in place, from a weight and its residual, a piece of the rows after the other."""
+    """Conjugate gradients in place, from a weight and its residual; pieces of rows one after another."""
     fused = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)
     step = _fused_step if fused else plain_step
     piece = PIECE * torch.get_num_threads() if fused else max(1, len(weight))
@@ -80,7 +80,10 @@ def _descend(gram: Tensor, keep: Tensor, ridge: float, steps: int, weight: Tenso
 def plain_step(
     image: Tensor, keep: Tensor, ridge: float, weight: Tensor, residual: Tensor, direction: Tensor, size: Tensor
 ) -> None:
-    """One step in place, on any device: all (rows, d), but size (rows,), the squared norm of each residual."""
+    """One conjugate-gradient step in place, in plain tensor operations on any device.
+
+    All (rows, d) but size (rows,), the squared norm of each residual; image: direction @ gram, overwritten.
+    """
     image.add_(direction, alpha=ridge).mul_(keep)
     length = _ratio(size, (direction * image).sum(1))[:, None]
     weight.addcmul_(direction, length)
@@ -100,8 +103,10 @@ def _fused_step(
 
 
 def _normal(weight: Tensor, gram: Tensor, ridge: float) -> Tensor:
+    """W (G + ridge I)."""
     return torch.addmm(weight, weight, gram, beta=ridge)
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """numerator / denominator, 0 where the denominator is not positive: such a row has converged."""
     return torch.where(denominator > 0, numerator / denominator, 0.0)

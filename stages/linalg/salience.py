@@ -1,4 +1,4 @@
-"""How much of the loss the weights of a channel carry, by Taylor expansion: all that has to be kept of gradients.
+"""Taylor salience of channels: the change of the loss when a channel's weights are removed (LLM-Pruner).
 
 Setting weights w to 0 changes the loss of text s by -wᵀg_s + ½ wᵀH_s w. With g the mean gradient over texts and the
 mean of g_s² for the diagonal of H (the empirical Fisher information), a weight carries
@@ -18,10 +18,11 @@ from torch import Tensor
 
 SECOND = "second"
 TERMS = ("vector.first", "vector.mixed", "element.first", "element.mixed", SECOND)
+"""Aggregation and order of each kind of salience; for the second order both aggregations agree."""
 
 
 def channel_salience(weight: Tensor, gradient: Tensor, squared: Tensor) -> dict[str, Tensor]:
-    """Every term of `TERMS` for each channel, (channels,).
+    """Salience of each channel by every term of `TERMS`, each (channels,).
 
     weight: (channels, weights of each); gradient, squared: their mean gradient and mean squared gradient over texts.
     """

@@ -1,4 +1,4 @@
-"""How many weights are kept at each step on the way to a pattern: counts that fall, or a penalty that adapts."""
+"""Sparsity schedules of iterative hard thresholding: falling counts, a fixed pattern, or an adaptive L0 penalty."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from stages.linalg.masks import keep_groups, keep_largest
 
 
 def cubic_count(total: int, kept: int, step: int, steps: int) -> int:
-    """How many of `total` stay after `step` of `steps`: kept + (total - kept)(1 - step/steps)³, rounded down.
+    """Cubic sparsity schedule: how many of `total` stay after `step` of `steps`.
 
-    The schedule of Zhu, Gupta 2017 (arXiv:1710.01878, eq. 1): fast while there is much to spare.
+    kept + (total - kept)(1 - step/steps)³, rounded down (Zhu, Gupta 2017, arXiv:1710.01878, eq. 1): it removes most
+    while there is most to spare.
     """
     return kept + int((total - kept) * (1 - step / steps) ** 3)
 
 
 @dataclass(frozen=True)
 class SparsityPattern:
-    """What stays of one linear.
+    """How many weights of one linear stay, and which of them compete: unstructured, by row, or N:M.
 
     rows:   rows of the linear.
     kept:   weights that stay, of each row where `by_row`, else of the whole linear.
@@ -37,7 +38,7 @@ class SparsityPattern:
     spare: int = 0
 
     def select(self, scores: Tensor) -> Tensor:
-        """Mask (rows, d_in) of the largest scores, none below 0: exactly as many as there are to stay."""
+        """Mask (rows, d_in) of the largest of non-negative scores: exactly as many as the pattern keeps."""
         if self.groups is not None:
             keep = keep_groups(scores, *self.groups)
             if self.spare == 0:
@@ -49,13 +50,13 @@ class SparsityPattern:
         return keep_largest(scores.flatten(), self.kept).view_as(scores)
 
     def competitors(self, d_in: int) -> int:
-        """How many weights compete for the `kept` places."""
+        """How many weights compete for the `kept` ones."""
         return d_in if self.by_row else self.rows * d_in
 
-    def on_the_way(self, d_in: int, step: int, steps: int) -> SparsityPattern:
-        """The looser pattern that the cubic schedule asks for after `step` of `steps`; at the end this one.
+    def loosened(self, d_in: int, step: int, steps: int) -> SparsityPattern:
+        """The pattern that the cubic schedule has after `step` of `steps`: looser than this one, at the end this one.
 
-        On the way to N:M every group keeps its own, and the largest of the others stay with them.
+        On the way to N:M every group keeps its n_keep largest, and the largest of all other weights stay with them.
         """
         if self.groups is not None:
             n_keep, size = self.groups
@@ -66,37 +67,38 @@ class SparsityPattern:
 
 @dataclass(frozen=True)
 class ThresholdStep:
-    """One step's choice of what stays.
+    """The hard-thresholding operator of one step.
 
-    select: mask (rows, d_in) of gradient-step values' magnitudes.
-    price:  penalty λ of every kept weight, broadcast over (rows, d_in); None where only the counts decide.
+    select:  from magnitudes (rows, d_in) of values after a gradient step to the mask of those that stay.
+    penalty: λ of every kept weight, broadcast over (rows, d_in); None where only the counts decide.
     """
 
     select: Callable[[Tensor], Tensor]
-    price: Tensor | None = None
+    penalty: Tensor | None = None
 
     def cost(self, keep: Tensor) -> float:
         """λ‖W‖₀ of a weight with this mask; 0 where only the counts decide."""
-        return 0.0 if self.price is None else float((keep * self.price).double().sum())
+        return 0.0 if self.penalty is None else float((keep * self.penalty).double().sum())
 
 
 ThresholdRule = Callable[[int, Tensor], ThresholdStep]
-"""What cuts at a step (0, 1, ...), given the mask before it."""
+"""From the number of a step (0, 1, ...) and the mask before it to the step's thresholding."""
 
 
 def falling_counts(pattern: SparsityPattern, d_in: int, steps: int) -> ThresholdRule:
-    """Exact counts that fall on the cubic schedule and come to the pattern at the last step."""
-    return lambda step, _: ThresholdStep(pattern.on_the_way(d_in, step + 1, steps).select)
+    """Rule of exact counts that fall on the cubic schedule and reach the pattern at the last step."""
+    return lambda step, _: ThresholdStep(pattern.loosened(d_in, step + 1, steps).select)
 
 
 def same_pattern(pattern: SparsityPattern) -> ThresholdRule:
-    """The pattern itself at every step (mAIHT, appendix D.3, for N:M)."""
+    """Rule that applies the pattern itself at every step (mAIHT, appendix D.3, for N:M)."""
     return lambda step, _: ThresholdStep(pattern.select)
 
 
 class AdaptivePenalty:
-    """λ ← λ(1 + (‖W‖₀ - s)/(d₁d₂)) before every step (mAIHT, section 2.4), a weight staying if it exceeds √(2αλ).
+    """Adaptive L0 penalty: λ ← λ(1 + (‖W‖₀ - s)/(d₁d₂)) before every step (mAIHT, section 2.4).
 
+    A weight stays if its magnitude exceeds √(2αλ), the threshold of the proximal operator of αλ‖·‖₀.
     λ begins at Q²/(2α), Q the 1 % quantile of |T|, so that 99 % would stay. One λ for a linear or, where
     weights compete within rows, one for each row.
     """
@@ -105,12 +107,12 @@ class AdaptivePenalty:
         groups = target.abs() if pattern.by_row else target.abs().view(1, -1)
         self._pattern, self._alpha, self._competitors = pattern, alpha, groups.shape[1]
         rank = max(1, round(0.01 * groups.shape[1]))
-        self._price = groups.kthvalue(rank, dim=1, keepdim=True).values.square() / (2 * alpha)
+        self._penalty = groups.kthvalue(rank, dim=1, keepdim=True).values.square() / (2 * alpha)
 
     def __call__(self, step: int, keep: Tensor) -> ThresholdStep:
-        """The cut of the next step; λ follows the mask before it."""
+        """The thresholding of the next step, with λ adapted to the mask before it."""
         kept = keep.sum(1, keepdim=True) if self._pattern.by_row else keep.sum().view(1, 1)
-        excess = (kept - self._pattern.kept).to(self._price.dtype) / self._competitors
-        self._price = self._price * (1 + excess)
-        threshold = (2 * self._alpha * self._price).sqrt()
-        return ThresholdStep(lambda scores: torch.gt(scores, threshold), self._price)
+        excess = (kept - self._pattern.kept).to(self._penalty.dtype) / self._competitors
+        self._penalty = self._penalty * (1 + excess)
+        threshold = (2 * self._alpha * self._penalty).sqrt()
+        return ThresholdStep(lambda scores: torch.gt(scores, threshold), self._penalty)

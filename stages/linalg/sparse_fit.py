@@ -1,4 +1,4 @@
-"""Sparse weights by iterative hard thresholding: coordinates, cutting, refinement."""
+"""Sparse least squares by iterative hard thresholding: scaling, schedule, projection, refinement (IHT and mAIHT)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stages.errors import ParameterError
-from stages.linalg.hard_threshold import Point, Quadratic, Step, descend
+from stages.linalg.hard_threshold import Iterate, IterationRecord, Quadratic, descend
 from stages.linalg.refit import guarded_refit
 from stages.linalg.schedule import AdaptivePenalty, SparsityPattern, ThresholdRule, falling_counts, same_pattern
 from stages.linalg.spectral import largest_eigenvalue
@@ -21,7 +21,7 @@ STEP = 0.95
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to cut and what to do afterwards; the settings of `iht` and `maiht`, which document them."""
+    """Settings that `iht` and `maiht` share (documented there): schedule, iterations, ridge and refinement."""
 
     schedule: Literal["projected", "paper"]
     iterations: int
@@ -39,20 +39,20 @@ class Recipe:
 
 
 class SparseFit(NamedTuple):
-    """weight, keep: (d_out, d_in); traces: the steps of each linear."""
+    """weight, keep: (d_out, d_in); traces: the iterations of each linear."""
 
     weight: Tensor
     keep: Tensor
-    traces: tuple[tuple[Step, ...], ...]
+    traces: tuple[tuple[IterationRecord, ...], ...]
 
 
 def sparse_fit(
     target: Tensor, gram: Tensor, patterns: tuple[SparsityPattern, ...], recipe: Recipe, momentum: bool
 ) -> SparseFit:
-    """Linears that share an input, one under another, each cut to its pattern.
+    """Fit linears that share an input, stacked along d_out, each to its sparsity pattern.
 
     target: (d_out, d_in) T; gram: (d_in, d_in). In unit-diagonal coordinates, with A = G + mu I. The
-    linears share A and its norm; beyond that they have nothing to do with each other and are cut one
+    linears share A and its norm; beyond that they are independent and are fitted one
     after the other, which keeps their arrays in the cache.
     """
     unit = unit_diagonal(gram)
@@ -81,7 +81,7 @@ def _rule(quadratic: Quadratic, pattern: SparsityPattern, recipe: Recipe) -> Thr
     return AdaptivePenalty(quadratic.target, pattern, quadratic.alpha)
 
 
-def _projected(target: Tensor, point: Point, pattern: SparsityPattern) -> Tensor:
+def _projected(target: Tensor, point: Iterate, pattern: SparsityPattern) -> Tensor:
     """Mask of the largest |W|, exactly as many as are to stay (Algorithm 1, line 7).
 
     Departs from the paper, whose result has fewer where fewer survived: the largest magnitudes of the
@@ -95,7 +95,7 @@ def _projected(target: Tensor, point: Point, pattern: SparsityPattern) -> Tensor
     return pattern.select(torch.where(survived, weight, factor * ahead))
 
 
-def _refined(quadratic: Quadratic, gram: Tensor, point: Point, keep: Tensor, recipe: Recipe) -> Tensor:
+def _refined(quadratic: Quadratic, gram: Tensor, point: Iterate, keep: Tensor, recipe: Recipe) -> Tensor:
     """The weight on the support, in unit-diagonal coordinates; `gram` without the ridge."""
     weight = torch.where(keep, quadratic.target + point.offset, 0.0)
     if recipe.refine == "none" or recipe.refine_steps == 0:

@@ -1,4 +1,4 @@
-"""The largest eigenvalue of a Gram matrix, without the others, and the smallest of X Xᵀ."""
+"""Extreme eigenvalues: the largest of a Gram matrix by Lanczos, the smallest of X Xᵀ."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 LANCZOS_STEPS = 64
-"""Products with the matrix at most. After 64 from a random start the result is low by more than 5 % with
-probability below 10⁻⁹ (Kuczyński, Woźniakowski 1992, theorem 4.1), mostly it is exact."""
+"""Lanczos steps (products with the matrix) at most. After 64 from a random start the result is too low by more than
+5 % with probability below 10⁻⁹ (Kuczyński, Woźniakowski 1992, theorem 4.1), mostly it is exact."""
 
 
 def largest_eigenvalue(gram: Tensor) -> float:
-    """‖G‖₂ of a symmetric positive semi-definite matrix (d, d), not above it but for rounding.
+    """Largest eigenvalue ‖G‖₂ of a symmetric positive semi-definite matrix (d, d); a lower bound but for rounding.
 
     Lanczos from a fixed random start, every vector made orthogonal to all before it, twice.
     """

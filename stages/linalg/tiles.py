@@ -1,4 +1,4 @@
-"""Prune the columns of one tile; the rest of the tile makes up for the loss, column by column."""
+"""SparseGPT's column sweep within one tile: each removed weight is compensated by the later columns of its row."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stages.linalg.kernels.threads import over_rows
 from stages.linalg.masks import keep_groups
 
 WORTH_A_THREAD = 1 << 17
-"""Weights to prune below which another thread costs more than it brings."""
+"""Weights to prune for each thread below which another thread costs more than it saves."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Columns first..first + c of a matrix that is pruned from left to right.
+    """Tile of SparseGPT: columns first..first + c of a weight matrix that is pruned from left to right.
 
     weight:  (d_out, d_in), contiguous, rows of weights; the tile's columns are changed in place.
     keep:    (d_out, d_in) bool, contiguous; chosen here where the pattern is N:M, given otherwise.
@@ -64,7 +64,7 @@ def prune_columns(tile: Tile, start: int, stop: int, groups: tuple[int, int] | N
 
 
 def prune_columns_plainly(tile: Tile, start: int, stop: int, groups: tuple[int, int] | None = None) -> None:
-    """`prune_columns` in torch alone, for any device and for comparison."""
+    """`prune_columns` in plain tensor operations, on any device."""
     width = len(tile.upper)
     weight = tile.weight[:, tile.first : tile.first + width]
     keep = tile.keep[:, tile.first : tile.first + width]

@@ -1,4 +1,4 @@
-"""Unit-diagonal coordinates: every input counts alike, whatever its size."""
+"""Diagonal preconditioning: Gram matrices and weights in coordinates where every input has unit energy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEAD = 1e-12
 
 
 class UnitGram(NamedTuple):
-    """gram: (d, d) S⁻¹ G S⁻¹ with ones on its diagonal; scale: (d,) the diagonal of S.
+    """A rescaled Gram matrix. gram: (d, d) S⁻¹ G S⁻¹ with ones on its diagonal; scale: (d,) the diagonal of S.
 
     A weight W in the units of G is W S here, and back by a division: ‖XW‖ is the same in both.
     """

@@ -1,1 +1,1 @@
-"""Compiled kernels: arrays in, arrays out, for what no tensor library does in one pass."""
+"""Compiled kernels (numba, Triton): arrays in, arrays out, for what no tensor library does in one pass."""

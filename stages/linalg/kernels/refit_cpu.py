@@ -1,4 +1,4 @@
-"""One step of conjugate gradients on the CPU: a single pass over each row, which stays in the first cache."""
+"""Conjugate-gradient step of a refit on the CPU, row by row, so that a row stays in the first cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def conjugate_step(
     size: Floats,
     threads: int,
 ) -> None:
-    """Update weight, residual and direction (rows, d) and size (rows,) in place; image is direction @ gram."""
+    """One conjugate-gradient step of every row: refit.plain_step, in place.
+
+    image: (rows, d) direction @ gram; weight, residual, direction: (rows, d); size: (rows,) squared residual norms.
+    """
     strength = image.dtype.type(ridge)
 
     def work(start: int, stop: int) -> None:

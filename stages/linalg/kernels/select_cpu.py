@@ -1,7 +1,7 @@
-"""The largest of many numbers, on the CPU: exact counts, among equals the first.
+"""Top-k selection on the CPU with exact counts; among equal scores the first stay.
 
 Floats are ranked as integers: the bits of a float that is not negative order as the float does, those of
-a negative one in reverse, and the key of -0 is that of 0. What is not finite has no place here.
+a negative one in reverse, and the key of -0 is that of 0. Scores must be finite.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONG = 65536
 
 
 def keep_largest_rows(scores: Floats, kept: int, threads: int) -> Keep:
-    """Mask (rows, length) of the `kept` largest of each row, 0 < kept < length; scores contiguous."""
+    """Mask (rows, length) of the `kept` largest scores of each row, 0 < kept < length; scores contiguous."""
     rows, length = scores.shape
     keep = np.empty(scores.shape, np.bool_)
     bits = scores.view(np.int32 if scores.itemsize == 4 else np.int64)
@@ -66,11 +66,13 @@ def _select_long(bits: NDArray[np.signedinteger], kept: int, keep: Keep, threads
 
 @njit(nogil=True, cache=True)
 def _key(bits: int, low: int) -> int:
+    """Integer that orders as the float with these bits does; low: the lowest integer of the dtype."""
     return bits if bits >= 0 else low - bits
 
 
 @njit(nogil=True, cache=True)
 def _histogram(bits, counts):  # type: ignore[no-untyped-def]
+    """Count the upper 16 bits of every key in `counts`."""
     low = np.int64(np.iinfo(bits.dtype).min)
     shift = bits.itemsize * 8 - DIGIT
     for i in range(bits.size):
@@ -90,7 +92,10 @@ def _bucket(counts, kept):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _mark(bits, bucket, keep, places):  # type: ignore[no-untyped-def]
-    """Keep what is above the bucket, list what is in it; the last of `places` is for writing in vain."""
+    """Keep what is above the bucket and list in `places` what is in it.
+
+    Every index is written, without a branch, and kept only if it counts: hence one more entry in `places`.
+    """
     low = np.int64(np.iinfo(bits.dtype).min)
     shift = bits.itemsize * 8 - DIGIT
     wanted = bucket - (1 << (DIGIT - 1))

@@ -1,4 +1,4 @@
-"""Rows shared out among Python threads, for kernels that let go of the interpreter's lock."""
+"""Row-parallel execution on Python threads, for kernels that release the interpreter's lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The passes over memory of an iterative hard-thresholding step, on the CPU, one each; sums row by row."""
+"""Fused passes of an iterative hard-thresholding step on the CPU: each reads its matrices once, sums row by row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAX = {"reassoc", "nsz", "contract"}
 def extrapolate(
     here: Floats, probe: Floats, before: Floats, toward: float, beyond: float, threads: int
 ) -> tuple[Floats, Floats]:
-    """x = here + toward (probe - here) + beyond (here - before), and |x|; all (rows, d)."""
+    """Momentum step x = here + toward (probe - here) + beyond (here - before), and |x|; all (rows, d)."""
     values, scores = np.empty_like(here), np.empty_like(here)
     a, b = here.dtype.type(toward), here.dtype.type(beyond)
 
@@ -33,7 +33,7 @@ def extrapolate(
 
 
 def offset_of(values: Floats, keep: Keep, target: Floats, threads: int) -> Floats:
-    """keep ⊙ values - target, all (rows, d)."""
+    """Offset of a thresholded weight from the target, keep ⊙ values - target; all (rows, d)."""
     offset = np.empty_like(values)
 
     def work(start: int, stop: int) -> None:
@@ -46,7 +46,10 @@ def offset_of(values: Floats, keep: Keep, target: Floats, threads: int) -> Float
 def gradient_step(
     offset: Floats, gradient: Floats, target: Floats, alpha: float, threads: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """target + offset - alpha gradient in place of the gradient; <offset, gradient> and |gradient|² of each row."""
+    """Gradient step target + offset - alpha gradient, written over the gradient, all (rows, d).
+
+    Returns <offset, gradient> and |gradient|² of each row, (rows,).
+    """
     inner, square = np.empty(len(offset)), np.empty(len(offset))
     length = offset.dtype.type(alpha)
 
@@ -59,7 +62,7 @@ def gradient_step(
 
 
 def dropped_square(values: Floats, keep: Keep, threads: int) -> NDArray[np.float64]:
-    """Sum of values² that are not kept, row by row."""
+    """Sum of values² that are not kept, of each row (rows,)."""
     lost = np.empty(len(values))
     over_rows(
         lambda start, stop: _dropped(values[start:stop], keep[start:stop], lost[start:stop]), len(values), threads
@@ -67,11 +70,11 @@ def dropped_square(values: Floats, keep: Keep, threads: int) -> NDArray[np.float
     return lost
 
 
-def shortfall(values: Floats, threshold: float, threads: int) -> NDArray[np.float64]:
-    """Sum of max(threshold² - values², 0), row by row."""
+def threshold_gap(values: Floats, threshold: float, threads: int) -> NDArray[np.float64]:
+    """Sum of max(threshold² - values², 0), of each row (rows,)."""
     lacking = np.empty(len(values))
     level = values.dtype.type(threshold)
-    over_rows(lambda start, stop: _shortfall(values[start:stop], level, lacking[start:stop]), len(values), threads)
+    over_rows(lambda start, stop: _threshold_gap(values[start:stop], level, lacking[start:stop]), len(values), threads)
     return lacking
 
 
@@ -116,7 +119,7 @@ def _dropped(values, keep, lost):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=LAX)
-def _shortfall(values, level, lacking):  # type: ignore[no-untyped-def]
+def _threshold_gap(values, level, lacking):  # type: ignore[no-untyped-def]
     zero = values.dtype.type(0)
     for r in range(values.shape[0]):
         total = zero

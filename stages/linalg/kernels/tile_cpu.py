@@ -1,4 +1,4 @@
-"""One tile of SparseGPT for pieces of rows, compiled for the CPU."""
+"""SparseGPT's column sweep over one tile (linalg/tiles.py), compiled for the CPU, for a range of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tile of SparseGPT for a group of rows, compiled by Triton: a program holds its rows in registers."""
+"""SparseGPT's column sweep over one tile (linalg/tiles.py) in Triton: a program holds its rows in registers."""
 
 from __future__ import annotations
 

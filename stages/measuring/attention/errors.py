@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stages.linalg.attention import Errors, Heads, errors_between
+from stages.linalg.attention import AttentionErrors, Heads, errors_between
 from stages.linalg.spectral import smallest_eigenvalue
 from stages.models.streaming.attention import QueriesAndKeys
 from stages.models.streaming.observed_attention import observed_attention
@@ -29,8 +29,8 @@ class BlockErrors(NamedTuple):
     smallest_eigenvalue: of X Xᵀ over the sequences, X (n, width) entering the dense model's attention (the paper's β).
     """
 
-    dense: Errors
-    own: Errors
+    dense: AttentionErrors
+    own: AttentionErrors
     smallest_eigenvalue: float
 
     def plus(self, other: BlockErrors) -> BlockErrors:

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from stages.linalg.attention import Errors, Heads, errors_between
+from stages.linalg.attention import AttentionErrors, Heads, errors_between
 from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution
 
 
@@ -70,9 +70,9 @@ def batch_order(batches: int, steps: int, seed: int) -> Iterator[int]:
 
 
 @torch.no_grad()
-def attention_error(inputs: AttentionInputs, weight: Tensor) -> Errors:
+def attention_error(inputs: AttentionInputs, weight: Tensor) -> AttentionErrors:
     """Errors of the attention matrices of all batches with this weight (d_q + d_k, width)."""
-    total: Errors | None = None
+    total: AttentionErrors | None = None
     for batch in range(inputs.batches):
         found = errors_between(inputs.pruned(batch, weight), inputs.dense(batch))
         total = found if total is None else total.plus(found)

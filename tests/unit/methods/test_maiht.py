@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stages.errors import ParameterError
-from stages.linalg.hard_threshold import Quadratic, descend, settled_plain
+from stages.linalg.hard_threshold import Quadratic, descend, iterate_at_plain
 from stages.linalg.kernels import threshold_cpu
 from stages.linalg.schedule import SparsityPattern, ThresholdStep, cubic_count, falling_counts, same_pattern
 from stages.linalg.sparse_fit import Recipe, sparse_fit
@@ -166,7 +166,7 @@ def test_the_fused_passes_do_what_plain_tensor_operations_do(dtype):
     here, probe, before, target = (torch.randn(13, 37, generator=generator, dtype=dtype) for _ in range(4))
     keep, gram = torch.rand(13, 37, generator=generator) < 0.5, torch.eye(37, dtype=dtype) + 0.1
     arrays = (here.numpy(), probe.numpy(), before.numpy())
-    expected = settled_plain(Quadratic(target, gram, 0.3), here, keep)
+    expected = iterate_at_plain(Quadratic(target, gram, 0.3), here, keep)
     for threads in (1, 3):
         values, scores = threshold_cpu.extrapolate(*arrays, 0.7, 0.4, threads)
         torch.testing.assert_close(torch.from_numpy(values), here + 0.7 * (probe - here) + 0.4 * (here - before))
@@ -180,7 +180,7 @@ def test_the_fused_passes_do_what_plain_tensor_operations_do(dtype):
         assert square.sum() == pytest.approx(expected.square, rel=1e-5)
         dropped = threshold_cpu.dropped_square(here.numpy(), keep.numpy(), threads).sum()
         assert dropped == pytest.approx(float(here[~keep].square().sum()), rel=1e-5)
-        lacking = threshold_cpu.shortfall(here.numpy(), 0.9, threads).sum()
+        lacking = threshold_cpu.threshold_gap(here.numpy(), 0.9, threads).sum()
         assert lacking == pytest.approx(float((0.81 - here.square()).clamp(min=0).sum()), rel=1e-5)
 
 
