@@ -1,4 +1,4 @@
-"""Plans of pruning by trained gates (D-gating): which units stay, and the trained weights that stay of them."""
+"""BlockPlan of pruning by trained gates (D-gating): which units stay, with their trained and scaled weights."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from stages.errors import ParameterError
 from stages.methods.units.contract import UnitMethod
 from stages.models.streaming.streamed import StreamedModel
-from stages.models.streaming.units import Kind, units_of
+from stages.models.streaming.units import KeptUnits, units_of
 from stages.params.pruning import Solve
 from stages.runtime.cost import BlockCost
 from stages.runtime.stage import StageRun
@@ -30,13 +29,16 @@ from stages.solving.units.solver import UnitSolver
 
 @dataclass(frozen=True)
 class GatePlan:
-    """Removes heads and channels, and what stays is trained: weights scaled by their units' gates. A BlockPlan."""
+    """Removes heads and channels; what stays has trained weights, scaled by its units' gates. See BlockPlan.
+
+    index: of the block; the other fields as UnitPlan's.
+    """
 
     index: int
     method: str
     scorer: UnitMethod
     own: Mapping[str, Any]
-    kept: Mapping[Kind, Tensor]
+    kept: KeptUnits
     trained: TrainedGates
     corrects: bool = False
     needs_attention: bool = False
@@ -65,24 +67,27 @@ class GatePlan:
 
 
 def gate_plans(run: StageRun, model: StreamedModel, identity: str) -> tuple[Sequence[BlockPlan], dict[str, Any]]:
-    """The plan of every block, and facts of the training: units are ranked by what is left of them after it.
+    """The plan of every block, and facts of the training for the manifest: units are ranked by their gates' sizes.
 
-    Raises ParameterError where the budget or a rule cannot be met, ArchitectureError where units cannot be told.
+    identity: of the model. Raises ParameterError where the budget or a rule cannot be met, ArchitectureError where
+    the model's heads or channels are not recognised.
     """
     settings, method = run.params.solve, method_of(run.params)
     units = units_to_prune(run.params, model)
-    scores = [torch.zeros(one.count) for one in units]
-    places = units_to_rank(settings, units, scores, match_unit_rules(settings, units, model.blocks))
-    kept_units(settings, method, units, places)  # a budget that no scores can meet is told before training
-    if all(place.kept == len(place.scores) for place in places):
+    rules = match_unit_rules(settings, units, model.blocks)
+    ranked = units_to_rank(settings, units, [torch.zeros(part.count) for part in units], rules)
+    # A budget that no scores can meet is refused here, before hours of training.
+    kept_units(settings, method, units, ranked)
+    free = [competing.kept != len(competing.scores) for competing in ranked]
+    if not any(free):
         raise ParameterError(
             f"solve.rules: every head and channel is to stay: {settings.method} has nothing to gate: leave some out of "
             "the rules"
         )
-    gates = train(run, model, identity, units, [place.kept != len(place.scores) for place in places])
-    kept = choose_units(run.params, units, [gates.sizes(one) for one in units], model.blocks)
+    gates = train(run, model, identity, units, free)
+    kept = choose_units(run.params, units, [gates.sizes(part) for part in units], model.blocks)
     if not (gates.weights or compensation_of(settings, method) == "none"):
         return plans_keeping(run, kept), gates.facts
     gates, own = choose_scale_power(run, model, gates, kept), run.params.methods.get(settings.method, {})
-    plans = [GatePlan(index, settings.method, method, own, one, gates) for index, one in enumerate(kept)]
+    plans = [GatePlan(index, settings.method, method, own, of_block, gates) for index, of_block in enumerate(kept)]
     return plans, gates.facts

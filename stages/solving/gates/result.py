@@ -1,4 +1,4 @@
-"""What training left in the block store: what is left of each unit, its scale, and weights where they were trained."""
+"""The training result in the block store: size and scale of every gated unit, and trained weights."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from stages.models.structure import Linear
 
 @dataclass(frozen=True)
 class TrainedGates:
-    """What training found, in a file of the block store.
+    """Reads trained gates, and weights where they were trained, from a file of the block store.
 
-    power: |s|^power stands in the place of a scale s; with 0, units that stay are as they were.
+    power: p of sign(s) |s|^p, which replaces the scale s of a unit when it is folded into the weights; with 0, units
+           that stay are as they were before training.
     """
 
     path: Path
@@ -29,14 +30,14 @@ class TrainedGates:
 
     @property
     def key(self) -> str:
-        """Of the file."""
+        """Key of the file in the block store."""
         return self.path.stem
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Its steps, the share of the units' parameters that was at zero then, and the power of the scales."""
-        found: dict[str, Any] = json.loads(TensorFile(self.path).metadata["facts"])
-        return {**found, "power": self.power}
+        """For the manifest: steps taken, share of the units' parameters at zero after them, power of the scales."""
+        facts: dict[str, Any] = json.loads(TensorFile(self.path).metadata["facts"])
+        return {**facts, "power": self.power}
 
     @property
     def weights(self) -> bool:
@@ -44,18 +45,18 @@ class TrainedGates:
         return any(name.endswith(".weight") for name in TensorFile(self.path).spans)
 
     def sizes(self, units: Units) -> Tensor:
-        """How much is left of each unit (units,), 1 at the start; those that were not gated are still there."""
-        return self._of(units, "size")
+        """|s| of each unit (units,), float64: 1 before training and for units that were not gated, 0 for those gone."""
+        return self._read(units, "size")
 
     def scales(self, units: Units) -> Tensor:
-        """What the columns of o or down are to be multiplied by (units,), float64."""
-        found = self._of(units, "scale")
-        return found.sign() * found.abs().pow(self.power) if self.power else torch.ones_like(found)
+        """sign(s) |s|^power of each unit (units,), float64, which multiplies its columns of o or down."""
+        scales = self._read(units, "scale")
+        return scales.sign() * scales.abs().pow(self.power) if self.power else torch.ones_like(scales)
 
     def weight(self, linear: Linear, kinds: Sequence[Units], model: StreamedModel) -> Tensor:
-        """Weight (d_out, d_in), its unit's scale folded in where the linear reads units; not rounded to the checkpoint.
+        """Trained weight (d_out, d_in) of a linear, units' scales folded into its columns if it reads units.
 
-        kinds: whose scales are folded in.
+        kinds: the heads and channels whose scales are folded in. Not rounded to the checkpoint's dtype.
         """
         file = TensorFile(self.path)
         stored = file.read([linear.tensor]) if linear.tensor in file.spans else {}
@@ -67,11 +68,11 @@ class TrainedGates:
                 weight = weight.double() * scales
         return weight
 
-    def _of(self, units: Units, what: str) -> Tensor:
+    def _read(self, units: Units, what: str) -> Tensor:
         file, name = TensorFile(self.path), gate_tensor(units.block, units.kind, what)
         return file.read([name])[name] if name in file.spans else torch.ones(units.count, dtype=torch.float64)
 
 
 def gate_tensor(block: int, kind: Kind, what: str) -> str:
-    """Of the tensor that tells this of the units of a kind."""
+    """Name of the tensor that holds the `size` or `scale` of a block's heads or channels."""
     return f"gates.{block}.{kind}.{what}"

@@ -1,4 +1,4 @@
-"""The table of linears of a sliced model: what each keeps, and the share of energy that its block's bases leave out."""
+"""Rows of the table of linears for a sliced model: parameters kept, and the share of energy that slicing loses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from stages.models.streaming.streamed import StreamedModel
 def sliced_rows(
     model: StreamedModel, method: str, width: int, lost: Sequence[Mapping[str, float]], head: bool
 ) -> list[Row]:
-    """A row a linear, those on the residual connections with them, which the dense model lacks: role `shortcut`.
+    """A row for every linear, and for the matrices on residual connections, which the dense model lacks (`shortcut`).
 
-    relative_error: the share of energy lost of the hidden states that a linear reads, or answers into.
-    lost:           of each block, by basis: attention, mlp; of the last one final, where what enters the head is
-                    sliced (`head`).
+    Their relative_error is the share of energy lost of the hidden states that a linear reads, or adds to.
+
+    width: kept components. lost: that share for each block's bases, `attention` and `mlp`, and `final` for the last
+    block where the states entering the head are sliced too (`head`).
     """
     rows = list[Row]()
     for index in range(model.blocks):

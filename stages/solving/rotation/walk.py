@@ -1,9 +1,9 @@
-"""The walk of a method that slices the hidden states: bases of what enters every norm -> data/solution.
+"""Computes the bases that slice the hidden states entering every norm (SliceGPT), block after block.
 
-Block after block, each on what the sliced ones before it give. The model that runs is the dense one, told to project
-(models/slicing.py); hidden states on disk are in its coordinates. A block's file holds two bases, `attention.basis`
-and `mlp.basis`, (width, kept); the last one's may hold `final.basis`. The rotated weights are made from them by
-assemble. Finished blocks and the states leaving the last of them are in the block store.
+Each block is calibrated on what the sliced blocks before it give. The model that runs is the dense one with hooks that
+project its hidden states (models/streaming/slicing.py); states on disk are in its coordinates. A block's file holds two
+bases, `attention.basis` and `mlp.basis`, (width, kept); the last one's may hold `final.basis`. assemble makes the
+rotated weights from them. Finished blocks and the states leaving the last of them are in the block store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ from stages.walk.states import BlockInputStates
 
 
 def solve_sliced(run: StageRun) -> Solved:
-    """Bases of every block's norms, and the table of linears that follow from them."""
+    """Slice the whole model: bases of every block, and the table of linears that follow from them.
+
+    Raises ParameterError where no width meets solve.sparsity, ArchitectureError for a model that cannot be sliced.
+    """
     walk = SlicedWalk(run)
     paths = walk.solve()
     lost = [read_lost(path) for path in paths]
@@ -52,7 +55,7 @@ def solve_sliced(run: StageRun) -> Solved:
 
 
 class SlicedWalk:
-    """The walk over the blocks. Raises ParameterError, ArchitectureError for what cannot be sliced."""
+    """Walks over the blocks and writes the bases of each; raises as `solve_sliced`."""
 
     def __init__(self, run: StageRun) -> None:
         self.run, self.params = run, run.params
@@ -62,7 +65,7 @@ class SlicedWalk:
         self.method = registry.load(name, run.params.methods.get(name))
         self.sizes = sizes_of(self.model)
         self.width = self.method.width(self.sizes, run.params.solve.amount)
-        self._entering, self._store = BlockInputStates(self.model, run.params.compute.chunk), BlockStore("sliced")
+        self._states, self._store = BlockInputStates(self.model, run.params.compute.chunk), BlockStore("sliced")
         facts = compute_facts(self.model.device, self.model.dtype, run.params.compute.chunk)
         self._made_of = {
             "model": self.identity, "activations": identity_of(ACTIVATIONS),
@@ -72,7 +75,7 @@ class SlicedWalk:
         self._solutions = list[Path]()
 
     def solve(self) -> list[Path]:
-        """The file of every block."""
+        """The file of bases of every block, in order."""
         bar = progress(range(self.model.blocks), desc=self.params.solve.method, unit="block")
         for index in bar:
             block = Block("slice", index, self._key("slice", index))
@@ -94,28 +97,29 @@ class SlicedWalk:
         }
 
     def forget(self) -> None:
-        """Drop the hidden states that are left."""
+        """Drop from the block store the hidden states that only an interrupted run would need again."""
         for index in range(self.model.blocks + 1):
             self._store.drop(self._key("entering", index))
 
     def _write(self, index: int, path: Path) -> None:
-        """Write the bases of block `index`."""
-        states = self._states(index)
+        """Write the bases of block `index`, and the share of energy that each loses."""
+        states = self._entering(index)
         attention = self._principal(read_states(states, self.params.compute.chunk))
         basis = attention.basis.to(self.model.device)
         with self.model.loaded(index), torch.no_grad(), stopping_between(self.model, index) as between:
             chunks = read_states(states, self.params.compute.chunk)
             mlp = self._principal(between(project(chunk.to(basis.device), basis)) for chunk in chunks)
-        found = {"attention": attention, "mlp": mlp}
+        bases = {"attention": attention, "mlp": mlp}
         if self.method.head and index == self.model.blocks - 1:
             leaving = self._advanced(index, Bases(attention.basis, mlp.basis), self._key("entering", index + 1))
-            found["final"] = self._principal(read_states(leaving, self.params.compute.chunk))
+            bases["final"] = self._principal(read_states(leaving, self.params.compute.chunk))
         wide = torch.promote_types(self.model.dtype, torch.float32)
-        tensors = {f"{name}.basis": one.basis.to("cpu", wide) for name, one in found.items()}
-        write_tensors(path, tensors, {"lost": json.dumps({name: one.lost for name, one in found.items()})})
+        tensors = {f"{name}.basis": component.basis.to("cpu", wide) for name, component in bases.items()}
+        write_tensors(path, tensors, {"lost": json.dumps({name: component.lost for name, component in bases.items()})})
         self._store.drop(self._key("entering", index - 1))
 
     def _principal(self, chunks: Iterable[Tensor]) -> Principal:
+        """Principal components of hidden states, their Gram matrix summed in float64."""
         total = GramSum.zeros(self.model.width, torch.float64, self.model.device)
         for chunk in chunks:
             states = chunk.to(self.model.device)
@@ -124,16 +128,16 @@ class SlicedWalk:
             total.add(states)
         return principal(total.mean_gram(), self.width)
 
-    def _states(self, index: int) -> Path:
-        """File of what enters block `index` of the sliced model, not yet projected."""
+    def _entering(self, index: int) -> Path:
+        """File of the states that enter block `index` of the sliced model, not yet projected."""
         if index == 0:
-            return self._entering.dense(0)
+            return self._states.dense(0)
         key = self._key("entering", index)
         return self._store.find(key) or self._advanced(index - 1, read_bases(self._solutions[index - 1]), key)
 
     def _advanced(self, index: int, bases: Bases, key: str) -> Path:
-        """File of what leaves block `index`."""
-        model, source, chunk = self.model, self._states(index), self.params.compute.chunk
+        """File of the states that leave block `index` of the sliced model."""
+        model, source, chunk = self.model, self._entering(index), self.params.compute.chunk
 
         def write(path: Path) -> None:
             with projecting(model, lambda _: bases, range(index, index + 1)):
@@ -146,7 +150,10 @@ class SlicedWalk:
 
 
 def sizes_of(model: StreamedModel) -> Sizes:
-    """How many parameters follow the width. Raises ArchitectureError for a model that slicing does not know."""
+    """The parameter counts of a model as a function of its hidden width.
+
+    Raises ArchitectureError for a model that cannot be sliced.
+    """
     check_sliceable(model)
     dense = rows = last = 0
     for index in range(model.blocks):

@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from stages.errors import ArchitectureError
 from stages.models.streaming.streamed import StreamedModel
-from stages.models.streaming.units import KINDS, units_of
-from stages.solving.units.problem import parameters_of
+from stages.models.streaming.units import KINDS, parameters_of, units_of
 from tests.helpers.tiny import _GROUPED, ARCHITECTURES, CONFIGS, VOCABULARY, save_tiny
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize("architecture", ARCHITECTURES)

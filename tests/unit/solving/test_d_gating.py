@@ -23,14 +23,13 @@ from stages.methods import registry
 from stages.methods.gates.d_gating import DGating
 from stages.models.loading import adapters
 from stages.models.loading.load import load_model
-from stages.models.streaming.units import units_of
+from stages.models.streaming.units import parameters_of, units_of
 from stages.params import Compute
 from stages.params.yamlfile import read_yaml
 from stages.runtime.workspace import open_model
 from stages.solving.gates import training as gate_training
 from stages.solving.gates.model import gated_model
 from stages.solving.gates.result import TrainedGates
-from stages.solving.units.problem import parameters_of
 from stages.walk.pruned import read_weights
 from tests.helpers.committed import ROOT
 

@@ -16,9 +16,11 @@ from stages.models.loading.load import load_model
 from stages.models.streaming.units import units_of
 from stages.params import Compute
 from stages.runtime.workspace import open_model
+from stages.solving.gates.model import GatedModel
 from stages.solving.gates.result import TrainedGates
 from stages.solving.gates.scales import POWERS
 from stages.solving.gates.training import split_windows
+from stages.walk.backward import calibration_windows
 from stages.walk.pruned import read_weights
 from tests.helpers.structured_solutions import answering
 from tests.unit.solving.test_d_gating import FOLDER, MODEL, SOLUTION, asked
@@ -139,3 +141,15 @@ def test_one_sequence_is_too_few(workspace):
         2,
         "solve: error: calibration.sequences: training gates holds some out: expected at least 2, got 1",
     )
+
+
+def test_no_held_out_window_is_trained_on(workspace, monkeypatch):
+    place, seen = workspace("llama", **asked("frozen")), list[torch.Tensor]()
+    loss = GatedModel.loss
+    monkeypatch.setattr(GatedModel, "loss", lambda self, tokens: seen.append(tokens) or loss(self, tokens))
+    place.run("extract", "statistics", "solve")
+    trained, held = split_windows()
+    assert len(held) == max(1, len(calibration_windows()) // 8)
+    seen_rows = {tuple(window) for window in torch.cat(seen).tolist()}
+    assert seen_rows <= {tuple(window) for window in trained.tolist()}
+    assert not seen_rows & {tuple(window) for window in held.tolist()}
