@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from docs.site import drawings
-from docs.site.fields import as_list
+from docs.site.docstrings import as_markdown
 from stages.methods import registry
 from stages.methods.linear.contract import Budget
 from stages.params.yamlfile import read_yaml
@@ -63,12 +63,14 @@ def test_methods_of_the_guide_are_methods():
 
 
 @pytest.mark.parametrize(
-    ("paragraph", "expected"),
+    ("text", "expected"),
     [
         ("steps: how many,\n       at least 1.", "**Arguments**\n\n- `steps`: how many,\n    at least 1."),
         ("other: not an argument", "other: not an argument"),
         ("Departs:\n- in one way", "Departs:\n\n- in one way"),
+        ("w_h * 2 of methods.<name>, `w_h`", "w\\_h \\* 2 of methods.&lt;name>, `w_h`"),
+        ("With\n\n    w_h * 2", "With\n\n    w_h * 2"),
     ],
 )
-def test_fields_of_a_docstring_become_a_list(paragraph, expected):
-    assert as_list(paragraph, {"steps"}, "Arguments") == expected
+def test_docstrings_become_markdown(text, expected):
+    assert as_markdown(text, {"steps"}, "Arguments") == expected
