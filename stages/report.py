@@ -16,10 +16,10 @@ from stages.artifacts.places import KEY_FIGURES, REPORT
 from stages.errors import SecateurError
 from stages.methods import registry
 from stages.params.pruning import Solve
-from stages.reporting.gather import gather
 from stages.reporting.key_figures import key_figures
 from stages.reporting.page import page
 from stages.reporting.plots import write_plots
+from stages.reporting.results import read_results
 from stages.reporting.summary import summarise
 from stages.reporting.terminal import short_table
 from stages.runtime.stage import StageRun, parser_of, run_stage
@@ -29,12 +29,12 @@ SUMMARY, PAGE = "summary.json", "index.html"
 
 def main(run: StageRun) -> None:
     """Write the page, the summary and the plots together."""
-    findings = gather()
-    summary = summarise(findings)
+    results = read_results()
+    summary = summarise(results)
     with run.output(REPORT) as folder:
         write_json(folder / SUMMARY, summary)
-        write_plots(folder / "plots", findings)
-        (folder / PAGE).write_text(page(findings, summary), encoding="utf-8")
+        write_plots(folder / "plots", results)
+        (folder / PAGE).write_text(page(results, summary), encoding="utf-8")
     write_json(KEY_FIGURES, key_figures(summary), sort=False)  # DVC shows them in this order
 
 

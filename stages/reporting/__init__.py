@@ -1,1 +1,1 @@
-"""What a run came to, as a page, as figures for DVC, and as a few lines in a terminal."""
+"""The report of a run: an HTML page, figures for DVC, a few lines in a terminal. Imports artifacts and errors only."""

@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything inside, nothing to load."""
+"""The report as one HTML page (page.html, page.css) with all plots inside; it loads nothing."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from stages.artifacts.task_rows import metrics_in
-from stages.reporting.attention import attention_figures
+from stages.reporting.attention_figures import attention_figures
 from stages.reporting.figures import figures
-from stages.reporting.flat import flat, known
-from stages.reporting.gather import Findings
-from stages.reporting.smaller import smaller_figures
+from stages.reporting.flatten import flatten, relevant_settings
+from stages.reporting.results import Results
 from stages.reporting.speed import speed_rows
+from stages.reporting.structure_figures import structure_figures
 
 HERE = Path(__file__).parent
 MOST_ROWS = 10
 
 
-def page(findings: Findings, summary: Mapping[str, Any]) -> str:
-    """The whole HTML text."""
+def page(results: Results, summary: Mapping[str, Any]) -> str:
+    """The HTML text. summary: what `summarise` gives of the results."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
         "number": number,
@@ -32,23 +32,24 @@ def page(findings: Findings, summary: Mapping[str, Any]) -> str:
         "metrics": metrics_in,
     }
     template = environment.from_string((HERE / "page.html").read_text(encoding="utf-8"))
-    worst = sorted(findings.rows, key=lambda row: -row["relative_error"])[:MOST_ROWS]
-    text = {key: value for key, value in findings.protocol["text"].items() if key not in ("sha256", "files")}
-    drawn = figures(findings) | attention_figures(findings.attention_rows)
-    drawn |= smaller_figures(summary["structure"], findings.speed)
+    worst = sorted(results.rows, key=lambda row: -row["relative_error"])[:MOST_ROWS]
+    settings = relevant_settings(summary["solve"], summary["patterns"])
+    text = {key: value for key, value in results.protocol["text"].items() if key not in ("sha256", "files")}
+    drawn = figures(results) | attention_figures(results.attention_rows)
+    drawn |= structure_figures(summary["structure"], results.speed)
     return template.render(
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         figures={name: Markup(svg) for name, svg in drawn.items()},
         summary=summary,
         worst=worst,
-        running=list(speed_rows(findings.speed)),
-        smallest=min(row["sparsity"] for row in findings.rows),
-        largest=max(row["sparsity"] for row in findings.rows),
-        text=list(flat(text)),
-        calibration=list(flat(summary["calibration"])),
-        chosen=list(flat({**known(summary["solve"], summary["patterns"]), "settings": summary["settings"]})),
-        versions=list(flat({**findings.protocol.get("versions", {}), **findings.manifest.get("versions", {})})),
-        hashes=findings.hashes,
+        running=list(speed_rows(results.speed)),
+        smallest=min(row["sparsity"] for row in results.rows),
+        largest=max(row["sparsity"] for row in results.rows),
+        text=list(flatten(text)),
+        calibration=list(flatten(summary["calibration"])),
+        chosen=list(flatten({**settings, "settings": summary["settings"]})),
+        versions=list(flatten({**results.protocol.get("versions", {}), **results.manifest.get("versions", {})})),
+        hashes=results.hashes,
     )
 
 
@@ -69,10 +70,10 @@ def percent(fraction: float, digits: int = 2) -> str:
 
 
 def pattern(name: str) -> str:
-    """What a pattern is called in a sentence."""
+    """A pattern as it stands in a sentence."""
     return {"units": "whole heads and channels", "width": "hidden width"}.get(name, name)
 
 
 def share(ratio: float) -> str:
-    """1.5 as +50.0 %."""
+    """A ratio as a change: 1.5 as +50.0 %."""
     return f"{100 * (ratio - 1):+.1f} %"

@@ -8,29 +8,29 @@ from pathlib import Path
 from typing import Any
 
 from stages.artifacts.attention import errors_by_block
-from stages.reporting.attention import named
-from stages.reporting.gather import MODELS, Findings
+from stages.reporting.attention_figures import curve_name
+from stages.reporting.results import MODELS, Results
 from stages.reporting.speed import speed_rows
 from stages.reporting.structure import unit_rows
 
 
-def write_plots(folder: Path, findings: Findings) -> None:
-    """Write a file a figure, with no rows where there is nothing to draw."""
+def write_plots(folder: Path, results: Results) -> None:
+    """Write a CSV file a plot of dvc.yaml, without rows where there is nothing to draw."""
     folder.mkdir()
-    _write(folder / "error_by_block.csv", ("block", "role", "relative_error", "linear"), findings.rows)
+    _write(folder / "error_by_block.csv", ("block", "role", "relative_error", "linear"), results.rows)
     columns = ("block", "role", "sparsity", "weights", "kept", "linear")
-    _write(folder / "sparsity_by_linear.csv", columns, findings.rows)
+    _write(folder / "sparsity_by_linear.csv", columns, results.rows)
     lines = (
-        {"block": block, "curve": named(*curve), "relative_error": error}
-        for curve, errors in errors_by_block(findings.attention_rows).items()
+        {"block": block, "curve": curve_name(*curve), "relative_error": error}
+        for curve, errors in errors_by_block(results.attention_rows).items()
         for block, error in errors.items()
     )
     _write(folder / "attention_by_block.csv", ("block", "curve", "relative_error"), lines)
-    units = unit_rows(findings.manifest.get("layout"))
+    units = unit_rows(results.manifest.get("layout"))
     _write(folder / "units_by_block.csv", ("block", "curve", "kept_fraction", "kept", "dense"), units)
-    running = speed_rows(findings.speed)
+    running = speed_rows(results.speed)
     _write(folder / "speed.csv", ("figure", "ratio", "lowest", "highest", "dense", "pruned"), running)
-    values = ({"model": model, "perplexity": findings.metrics[model]["perplexity"]["value"]} for model in MODELS)
+    values = ({"model": model, "perplexity": results.metrics[model]["perplexity"]["value"]} for model in MODELS)
     _write(folder / "perplexity.csv", ("model", "perplexity"), values)
 
 

@@ -1,4 +1,4 @@
-"""What the pruned model costs to run against the dense one, as rows of a table."""
+"""Size, memory and speed of the pruned model against the dense one, as rows of a table."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ SIZES = (
     ("decode_macs", "MACs a token in decode, millions", MEGA),
     ("peak_memory_mb", "peak memory, MB", 1),
 )
-"""Names in metrics/speed.json, what they are called, their unit."""
+"""Names in metrics/speed.json, their labels with units, and what they are divided by."""
 PHASES = ("prefill", "decode")
 
 
 def speed_rows(speed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row a figure: its name, the values of both models and pruned over dense, the last with its spread if timed."""
+    """Rows of metrics/speed.json: a figure of both models and the ratio, with its lowest and highest if timed."""
     if speed["state"] != "measured":
         return
     dense, pruned, ratio = speed["dense"], speed["pruned"], speed["ratio"]
     for key, name, unit in SIZES:
         if key in ratio:
-            told = {"dense": dense[key] / unit, "pruned": pruned[key] / unit, "ratio": ratio[key]}
-            yield {"key": key, "figure": name, **told, "lowest": None, "highest": None}
+            values = {"dense": dense[key] / unit, "pruned": pruned[key] / unit, "ratio": ratio[key]}
+            yield {"key": key, "figure": name, **values, "lowest": None, "highest": None}
     for phase in PHASES:
-        told = {"dense": dense[phase]["median"], "pruned": pruned[phase]["median"], "ratio": ratio[phase]["median"]}
+        values = {"dense": dense[phase]["median"], "pruned": pruned[phase]["median"], "ratio": ratio[phase]["median"]}
         spread = {end: ratio[phase][end] for end in ("lowest", "highest")}
-        yield {"key": phase, "figure": f"{phase}, tokens a second", **told, **spread}
+        yield {"key": phase, "figure": f"{phase}, tokens a second", **values, **spread}

@@ -1,4 +1,4 @@
-"""What structured pruning left of each block, and how such a checkpoint is loaded."""
+"""Facts about structured pruning for the report: the layout, and the heads and channels kept in each block."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ LAYOUTS = {
     "uniform": "every block has the same widths, which a class of transformers' own reads",
     "padded": "narrower blocks are filled up with zeros to the widest: a class of transformers' own reads it",
 }
-"""What each layout is."""
+"""A sentence on each layout."""
 
 
-def told_of(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The layout in a pruning manifest with what it is and what was asked; None if every tensor kept its shape."""
+def structure_facts(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Layout, sizes and budget of a pruning manifest; None if every tensor kept its shape."""
     layout = manifest.get("layout", {})
     if "blocks" not in layout:
         return None

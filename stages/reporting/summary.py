@@ -7,50 +7,50 @@ from pathlib import PurePath
 from typing import Any
 
 from stages.artifacts.calibration import rank_shortfall
-from stages.reporting.gather import Findings
-from stages.reporting.structure import told_of
+from stages.reporting.results import Results
+from stages.reporting.structure import structure_facts
 
 Row = Mapping[str, Any]
 
 
-def summarise(findings: Findings) -> dict[str, Any]:
-    """Plain values only, the same for the same findings."""
-    dense, pruned = findings.metrics["dense"], findings.metrics["pruned"]
-    rows = findings.rows
+def summarise(results: Results) -> dict[str, Any]:
+    """Figures, settings and facts of a run as plain values, the same for the same results."""
+    dense, pruned = results.metrics["dense"], results.metrics["pruned"]
+    rows = results.rows
     exact = exact_roles(rows)
     return {
-        "model": model_name(findings.manifest),
+        "model": model_name(results.manifest),
         "dense": dense,
         "pruned": {
             **pruned,
             **totals(rows, exact),
-            "sparsity": findings.manifest["sparsity"],
-            "block_weights": findings.manifest["block_weights"],
-            "covered": findings.manifest["covered"],
-            "linears_sparsity": findings.manifest["linears"]["sparsity"],
+            "sparsity": results.manifest["sparsity"],
+            "block_weights": results.manifest["block_weights"],
+            "covered": results.manifest["covered"],
+            "linears_sparsity": results.manifest["linears"]["sparsity"],
             "perplexity_ratio": pruned["perplexity"]["value"] / dense["perplexity"]["value"],
         },
-        "rank_shortfall": rank_shortfall(findings.manifest.get("calibration", {})),
-        "methods": list(by(rows, "method")),
-        "patterns": list(by(rows, "pattern")),
+        "rank_shortfall": rank_shortfall(results.manifest.get("calibration", {})),
+        "methods": list(grouped(rows, "method")),
+        "patterns": list(grouped(rows, "pattern")),
         "exact_roles": exact,
-        "roles": [{"role": role, **totals(part)} for role, part in by(rows, "role").items()],
-        "blocks": [{"block": block, **totals(part, exact)} for block, part in by(rows, "block").items()],
+        "roles": [{"role": role, **totals(part)} for role, part in grouped(rows, "role").items()],
+        "blocks": [{"block": block, **totals(part, exact)} for block, part in grouped(rows, "block").items()],
         "retried": [dict(row) for row in rows if row.get("attempts", 1) > 1],
-        "attention": dict(findings.attention),
-        "structure": told_of(findings.manifest),
-        "speed": dict(findings.speed),
-        "notes": list(notes(findings.metrics)),
-        "protocol": {kind: findings.protocol[kind] for kind in ("perplexity", "tasks")},
-        "solve": findings.solution.get("solve", {}),
-        "settings": findings.solution.get("settings", {}),
-        "calibration": findings.manifest.get("calibration", findings.solution.get("calibration", {})),
-        "costs": [{"stage": stage.replace("_", " "), **cost} for stage, cost in findings.costs.items()],
+        "attention": dict(results.attention),
+        "structure": structure_facts(results.manifest),
+        "speed": dict(results.speed),
+        "notes": list(notes(results.metrics)),
+        "protocol": {kind: results.protocol[kind] for kind in ("perplexity", "tasks")},
+        "solve": results.solution.get("solve", {}),
+        "settings": results.solution.get("settings", {}),
+        "calibration": results.manifest.get("calibration", results.solution.get("calibration", {})),
+        "costs": [{"stage": stage.replace("_", " "), **cost} for stage, cost in results.costs.items()],
     }
 
 
 def notes(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """What limits the figures: prompts of tasks that were cut."""
+    """Warnings about the figures: prompts of tasks that were cut."""
     for model, measured in metrics.items():
         for task, row in measured["tasks"].items():
             if row.get("truncated"):
@@ -66,7 +66,7 @@ def exact_roles(rows: Iterable[Row]) -> list[str]:
     def errs(row: Row) -> bool:
         return row["pattern"] != "units" or row["relative_error"] > 0
 
-    return [role for role, part in by(rows, "role").items() if not any(map(errs, part))]
+    return [role for role, part in grouped(rows, "role").items() if not any(map(errs, part))]
 
 
 def totals(rows: Iterable[Row], exact: Collection[str] = ()) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def totals(rows: Iterable[Row], exact: Collection[str] = ()) -> dict[str, Any]:
     }
 
 
-def by(rows: Iterable[Row], column: str) -> dict[Any, list[Row]]:
+def grouped(rows: Iterable[Row], column: str) -> dict[Any, list[Row]]:
     """Rows with equal values in `column`, in the order in which the values first come."""
     parts: dict[Any, list[Row]] = {}
     for row in rows:
@@ -96,7 +96,7 @@ def by(rows: Iterable[Row], column: str) -> dict[Any, list[Row]]:
 
 
 def model_name(manifest: Mapping[str, Any]) -> str:
-    """What people call the source model: its hub id, or the name of its file or folder."""
+    """Name of the source model: its hub id, or the name of its file or folder."""
     source = manifest.get("source", {})
     source = source.get("source", source)
     if isinstance(source, str):

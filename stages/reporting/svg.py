@@ -1,4 +1,4 @@
-"""A matplotlib figure as SVG for inside an HTML page: same bytes every time, colours of the page."""
+"""Draws matplotlib figures as SVG to embed in HTML: the same bytes every time, in the page's colours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STYLE = {
 }
 
 
-def drawn(name: str, title: str, size: tuple[float, float], draw: Callable[[Any], None]) -> str:
+def draw_svg(name: str, title: str, size: tuple[float, float], draw: Callable[[Any], None]) -> str:
     """The SVG element that `draw(figure)` makes.
 
     name:  starts every id inside, so that many figures can stand in one page.

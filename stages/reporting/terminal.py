@@ -1,4 +1,4 @@
-"""The last result in a few lines, for a terminal."""
+"""The last result as a short table for a terminal (`python -m stages.report --show`)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from stages.artifacts.task_rows import metrics_in
-from stages.reporting.recipe import recipe
+from stages.reporting.settings_used import settings_used
 from stages.reporting.speed import MEGA, speed_rows
 
 
 def short_table(summary: Mapping[str, Any], defaults: Mapping[str, Any], page: Path) -> str:
     """Dense and pruned side by side, how it was pruned, the seconds of each stage, where the page is.
 
-    defaults: see `recipe`.
+    defaults: see `settings_used`.
     """
     dense, pruned = summary["dense"], summary["pruned"]
     table = [
@@ -27,18 +27,18 @@ def short_table(summary: Mapping[str, Any], defaults: Mapping[str, Any], page: P
     for task, row in dense["tasks"].items():
         for metric in metrics_in(row):
             values = [model["tasks"].get(task, {}).get(metric) for model in (dense, pruned)]
-            table.append([f"{task}, {metric}", *("-" if one is None else f"{one:.3f}" for one in values)])
+            table.append([f"{task}, {metric}", *("-" if value is None else f"{value:.3f}" for value in values)])
     table += _running(summary)
     costs = [["stage", "seconds", "peak MB"]]
     costs += [
-        [one["stage"], f"{one.get('seconds', 0):.1f}", f"{one.get('peak_memory_mb', 0):.0f}"]
-        for one in summary["costs"]
+        [cost["stage"], f"{cost.get('seconds', 0):.1f}", f"{cost.get('peak_memory_mb', 0):.0f}"]
+        for cost in summary["costs"]
     ]
-    notes = [f"note: {one}" for one in summary["notes"]]
-    pairs = recipe(summary, defaults)
+    notes = [f"note: {note}" for note in summary["notes"]]
+    pairs = settings_used(summary, defaults)
     width = max(len(name) for name, _ in pairs)
-    told = [f"{name.ljust(width)}  {value}" for name, value in pairs]
-    return "\n".join([*_aligned(table), *notes, "", *told, "", *_aligned(costs), "", f"report: {page}"])
+    used = [f"{name.ljust(width)}  {value}" for name, value in pairs]
+    return "\n".join([*_aligned(table), *notes, "", *used, "", *_aligned(costs), "", f"report: {page}"])
 
 
 def _covered(pruned: Mapping[str, Any]) -> list[list[str]]:

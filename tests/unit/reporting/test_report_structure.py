@@ -15,7 +15,7 @@ from stages.artifacts.atomic import write_json
 from stages.artifacts.manifest import sha256_of, write_manifest
 from stages.measuring.speed.comparison import ratios
 from stages.measuring.speed.rounds import speeds
-from stages.reporting.flat import known
+from stages.reporting.flatten import relevant_settings
 from tests.unit.reporting.test_report import PAGE, Elements, outputs, run, write_solution
 from tests.unit.reporting.test_report import workspace as workspace
 
@@ -174,9 +174,9 @@ def test_speed_of_another_pruned_model_is_not_shown(workspace, capsys):
 
 def test_settings_that_mean_nothing_to_the_method_are_left_out():
     solve = {"method": "one", "sparsity": 0.2, "pattern": "unstructured", "refit_steps": 10, "units": {"multiple": 1}}
-    assert known(solve, ["units"]).keys() == {"method", "sparsity", "units"}
-    assert known(solve, ["width"]).keys() == {"method", "sparsity"}
-    assert known(solve, ["2:4"]).keys() == {"method", "sparsity", "pattern", "refit_steps"}
+    assert relevant_settings(solve, ["units"]).keys() == {"method", "sparsity", "units"}
+    assert relevant_settings(solve, ["width"]).keys() == {"method", "sparsity"}
+    assert relevant_settings(solve, ["2:4"]).keys() == {"method", "sparsity", "pattern", "refit_steps"}
 
 
 def test_errors_are_told_of_what_reads_units_where_the_rest_only_loses_rows(workspace):

@@ -1,4 +1,4 @@
-"""Nested settings and facts as pairs of a dotted name and a text."""
+"""Flattens nested settings to pairs of a dotted name and a text, and leaves out those without a meaning."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 LAYER_WISE = ("pattern", "scope", "refit", "allocation")
-"""What settings of solve begin with that only methods of single weights know."""
+"""Prefixes of settings of solve that only methods of single weights know."""
 
 
-def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Nested facts as (dotted name, text): hashes shortened, for the page lists them whole; empty ones left out."""
+def flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Pairs (dotted name, text) of nested settings or facts; hashes are shortened, empty values left out."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from flat(inner, f"{name}.{key}" if name else str(key))
+            yield from flatten(inner, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
         for index, inner in enumerate(value):
-            yield from flat(inner, f"{name}[{index}]")
+            yield from flatten(inner, f"{name}[{index}]")
     elif isinstance(value, list | tuple):
         if value:
             yield name, ", ".join(map(str, value))
@@ -27,8 +27,8 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, repr(value) if isinstance(value, str) and value.isspace() else str(value)
 
 
-def known(solve: Mapping[str, Any], patterns: Sequence[str]) -> dict[str, Any]:
-    """The settings of solve but for those that mean nothing to its method."""
+def relevant_settings(solve: Mapping[str, Any], patterns: Sequence[str]) -> dict[str, Any]:
+    """The settings of solve that its method knows; patterns: those of the solution (units, width, 2:4, ...)."""
     single = not {"units", "width"} & set(patterns)
     unknown = (() if single else LAYER_WISE) + (() if "units" in patterns else ("units",))
     return {name: value for name, value in solve.items() if not name.startswith(unknown)}

@@ -1,4 +1,4 @@
-"""The figures of the attention matrices: their error by block, and by block and head."""
+"""Plots of the errors of attention matrices: lines by block, a heat map by block and head."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 
 from stages.artifacts.attention import errors_by_block
 from stages.reporting.figures import COLOURS, WIDTH, log_scale
-from stages.reporting.svg import drawn
+from stages.reporting.svg import draw_svg
 
 Rows = Sequence[Mapping[str, Any]]
 TEXTS = {"calibration": "calibration", "held_out": "held-out"}
 SHOWN = "held_out", "own"
-"""Text and inputs of the cells."""
+"""Text and inputs that the heat map shows."""
 
 
 def attention_figures(rows: Rows) -> dict[str, str]:
-    """SVG by name; none where nothing was measured."""
-    return {"attention": by_block(rows), "heads": by_head(rows)} if rows else {}
+    """Plots (SVG) by name, from rows of errors.parquet; none where nothing was measured."""
+    return {"attention": error_lines(rows), "heads": error_cells(rows)} if rows else {}
 
 
-def named(text: str, inputs: str) -> str:
-    """What a curve is called: `held-out, own inputs`."""
+def curve_name(text: str, inputs: str) -> str:
+    """Legend of a curve: `held-out, own inputs`."""
     return f"{TEXTS[text]}, {inputs} inputs"
 
 
-def by_block(rows: Rows) -> str:
-    """A line a text and inputs over the blocks: held-out ones drawn through, calibration ones dashed."""
+def error_lines(rows: Rows) -> str:
+    """Line plot of relative error over blocks, a line a text and inputs: held-out solid, calibration dashed."""
     lines = dict(
         sorted(errors_by_block(rows).items(), key=lambda line: (line[0][1] != "own", line[0][0] != "held_out"))
     )
@@ -38,7 +38,7 @@ def by_block(rows: Rows) -> str:
             axes.plot(
                 list(values),
                 list(values.values()),
-                label=named(text, inputs),
+                label=curve_name(text, inputs),
                 color=COLOURS[1 if inputs == "own" else 0],
                 linestyle="-" if held_out else (0, (3, 2)),
                 linewidth=1.6 if held_out else 1.1,
@@ -51,12 +51,12 @@ def by_block(rows: Rows) -> str:
         axes.set_ylabel("relative error")
         figure.legend(loc="outside right upper")
 
-    told = ", ".join(named(*line) for line in lines)
-    return drawn("attention", f"Relative error of the attention matrices by block: {told}", (WIDTH, 4.0), draw)
+    names = ", ".join(curve_name(*line) for line in lines)
+    return draw_svg("attention", f"Relative error of the attention matrices by block: {names}", (WIDTH, 4.0), draw)
 
 
-def by_head(rows: Rows) -> str:
-    """A cell a head and block: the held-out error on the pruned model's own inputs, in decades."""
+def error_cells(rows: Rows) -> str:
+    """Heat map over heads and blocks: the held-out error on the pruned model's own inputs, on a log scale."""
     part = [row for row in rows if (row["text"], row["inputs"]) == SHOWN]
     heads, blocks = (1 + max(row[column] for row in part) for column in ("head", "block"))
     grid = [[float("nan")] * blocks for _ in range(heads)]
@@ -86,5 +86,5 @@ def by_head(rows: Rows) -> str:
             log_scale(bar.ax, min(errors), subs=(1,))
             bar.ax.minorticks_off()
 
-    name = f"Relative error of the attention matrices of {heads} heads in each of {blocks} blocks, {named(*SHOWN)}"
-    return drawn("heads", name, (WIDTH, min(1.2 + 0.22 * heads, 6.0)), draw)
+    name = f"Relative error of the attention matrices of {heads} heads in each of {blocks} blocks, {curve_name(*SHOWN)}"
+    return draw_svg("heads", name, (WIDTH, min(1.2 + 0.22 * heads, 6.0)), draw)

@@ -1,4 +1,4 @@
-"""The figures of a smaller model: what is left of each block, and what it costs to run against the dense one."""
+"""Plots of structured pruning: units kept in each block, and size, memory and speed against the dense model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from stages.reporting.figures import COLOURS, DENSE, WIDTH
 from stages.reporting.speed import PHASES
 from stages.reporting.structure import KINDS, unit_rows
-from stages.reporting.svg import INK, drawn
+from stages.reporting.svg import INK, draw_svg
 
 DRAWN = {
     "parameters": "parameters",
@@ -18,15 +18,15 @@ DRAWN = {
 }
 
 
-def smaller_figures(structure: Mapping[str, Any] | None, speed: Mapping[str, Any]) -> dict[str, str]:
-    """SVG by name: `units` of a structured checkpoint, `speed` where it was measured."""
+def structure_figures(structure: Mapping[str, Any] | None, speed: Mapping[str, Any]) -> dict[str, str]:
+    """Plots (SVG) by name: `units` of a structured checkpoint, `speed` where it was measured."""
     rows = list(unit_rows(structure))
-    units = {"units": by_block(rows)} if rows else {}
-    return units | ({"speed": against_dense(speed["ratio"])} if speed["state"] == "measured" else {})
+    units = {"units": unit_bars(rows)} if rows else {}
+    return units | ({"speed": speed_bars(speed["ratio"])} if speed["state"] == "measured" else {})
 
 
-def by_block(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A bar a block, once for heads and once for channels: what is kept before what there was."""
+def unit_bars(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Bar charts over blocks of the heads and of the channels kept, in front of the dense counts."""
     parts = {kind: [row for row in rows if row["curve"] == kind] for kind in KINDS}
 
     def draw(figure: Any) -> None:
@@ -42,11 +42,11 @@ def by_block(rows: Sequence[Mapping[str, Any]]) -> str:
 
     totals = (f"{sum(row['kept'] for row in part)} of {sum(row['dense'] for row in part)} {kind}"
               for kind, part in parts.items())  # fmt: skip
-    return drawn("units", f"Kept in each of {len(parts['heads'])} blocks: {', '.join(totals)}", (WIDTH, 3.4), draw)
+    return draw_svg("units", f"Kept in each of {len(parts['heads'])} blocks: {', '.join(totals)}", (WIDTH, 3.4), draw)
 
 
-def against_dense(ratio: Mapping[str, Any]) -> str:
-    """Left what it holds and computes, over the dense model; right how many times as fast, and what MACs promise."""
+def speed_bars(ratio: Mapping[str, Any]) -> str:
+    """Bar charts of the ratios in metrics/speed.json: left sizes and MACs, right speed-ups and MACs' bounds."""
     sizes = {name: ratio[key] for key, name in DRAWN.items() if key in ratio}
     speeds = [ratio[phase]["median"] for phase in PHASES]
     reach = [[abs(ratio[phase]["median"] - ratio[phase][end]) for phase in PHASES] for end in ("lowest", "highest")]
@@ -67,6 +67,6 @@ def against_dense(ratio: Mapping[str, Any]) -> str:
             axes.invert_yaxis()
             axes.grid(visible=False, axis="y")
 
-    told = [f"{name} {value:.2f}" for name, value in sizes.items()]
-    told += [f"{phase} {value:.2f} times as fast" for phase, value in zip(PHASES, speeds, strict=True)]
-    return drawn("speed", f"Pruned model over dense: {', '.join(told)}", (WIDTH, 2.6), draw)
+    named = [f"{name} {value:.2f}" for name, value in sizes.items()]
+    named += [f"{phase} {value:.2f} times as fast" for phase, value in zip(PHASES, speeds, strict=True)]
+    return draw_svg("speed", f"Pruned model over dense: {', '.join(named)}", (WIDTH, 2.6), draw)

@@ -1,4 +1,4 @@
-"""Read what the other stages left, and check that it belongs together."""
+"""Reads the outputs of all earlier stages for the report, and checks that they belong to one pruned model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ STAGES = (
 
 
 @dataclass(frozen=True)
-class Findings:
-    """Everything the report shows, as it was read.
+class Results:
+    """The outputs of a run that the report shows, as they were read.
 
     metrics:  by model, dense and pruned: perplexity and tasks.
     protocol: how both were measured, in words.
@@ -30,7 +30,7 @@ class Findings:
     solution: facts about the solution (method, settings, inputs).
     manifest: facts about the pruned checkpoint.
     costs:    by stage: seconds, cpu_seconds, peak_memory_mb and more.
-    hashes:   what the figures belong to.
+    hashes:   sha256 of texts, model and pruned model, by name.
     attention: figures of the attention matrices, or why there are none.
     attention_rows: a row a text, inputs, block and head.
     speed:    figures of size, memory and speed, or why there are none.
@@ -48,8 +48,8 @@ class Findings:
     speed: Mapping[str, Any]
 
 
-def gather() -> Findings:
-    """Read all of it; raises ArtifactError for what is missing, corrupt, or measured in two ways."""
+def read_results() -> Results:
+    """Read the outputs; raises ArtifactError for any that is missing, corrupt, or of another model or protocol."""
     solution = read_manifest(SOLUTION)
     rows = LINEARS.read(verified(SOLUTION, LINEARS.name, solution))
     manifest = read_json(PRUNING_MANIFEST)
@@ -63,7 +63,7 @@ def gather() -> Findings:
     }
     hashes |= {f"model, {name}": digest for name, digest in manifest.get("source_files", {}).items()}
     hashes |= {f"pruned, {name}": digest for name, digest in manifest.get("files", {}).items()}
-    return Findings(
+    return Results(
         metrics={model: read_json(METRICS / f"{model}.json") for model in MODELS},
         protocol=protocol,
         rows=rows,
@@ -78,7 +78,7 @@ def gather() -> Findings:
 
 
 def _protocol() -> dict[str, Any]:
-    """The one protocol; dense and pruned figures by different ones are never put side by side."""
+    """The evaluation protocol; raises ArtifactError where the dense and the pruned model had different ones."""
     dense, pruned = (read_json(EVALUATION / model / "protocol.json") for model in MODELS)
     for kind in ("perplexity", "tasks"):
         if dense[kind] != pruned[kind]:
@@ -90,7 +90,7 @@ def _protocol() -> dict[str, Any]:
 
 
 def _attention() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What compare_attention told of this pruned model, and its rows."""
+    """Figures of compare_attention and the rows of its table; why there are none where it did not run."""
     path = METRICS / "attention.json"
     if not path.exists():
         return {"state": "off", "reason": "compare_attention did not run"}, []
@@ -98,7 +98,7 @@ def _attention() -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _speed() -> dict[str, Any]:
-    """What measure_speed told of this pruned model."""
+    """Figures of measure_speed; why there are none where it did not run."""
     path = METRICS / "speed.json"
     if not path.exists():
         return {"state": "off", "reason": "measure_speed did not run"}
@@ -107,7 +107,7 @@ def _speed() -> dict[str, Any]:
 
 
 def _of_this_model(folder: Path) -> dict[str, Any]:
-    """The manifest of what was measured of the pruned model; raises ArtifactError if that was another one."""
+    """The manifest of a folder of measurements; raises ArtifactError if they are of another pruned model."""
     manifest = read_manifest(folder)
     if manifest["pruned"] != sha256_of(PRUNING_MANIFEST):
         raise ArtifactError(f"{folder} belongs to another pruned model than {PRUNED} holds now: run `dvc repro`")
@@ -116,6 +116,6 @@ def _of_this_model(folder: Path) -> dict[str, Any]:
 
 def _costs() -> dict[str, dict[str, float]]:
     """Cost by stage, in the order of the pipeline; the report's own is not known yet."""
-    found = {path.stem: read_json(path) for path in COSTS.glob("*.json") if path.stem != "report"}
-    order = [name for name in STAGES if name in found] + sorted(set(found) - set(STAGES))
-    return {name: found[name] for name in order}
+    costs = {path.stem: read_json(path) for path in COSTS.glob("*.json") if path.stem != "report"}
+    order = [name for name in STAGES if name in costs] + sorted(set(costs) - set(STAGES))
+    return {name: costs[name] for name in order}
