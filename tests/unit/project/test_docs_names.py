@@ -1,4 +1,4 @@
-"""Every file, module, function, class and setting that README, CONTRIBUTING and docs name in code is there."""
+"""Every file, module, function, class and setting that pages and docstrings name in code is there."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ CODE = re.compile(r"`([^`\n]+)`")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 PLACEHOLDER = re.compile(r"<[\w.]+>")
 PLACE = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")
+SOURCE_FILE = re.compile(r"(?<![\w/.*<>{}-])((?:[\w.-]+/)*\w+\.py|docs/[\w/.-]+\.md)\b")
+SOURCE_NAME = re.compile(r"\b(?:stages|flows)(?:\.\w+)+\b")
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_*][\w*]*)+")
 TRACKED = {"stages", "flows", "tests", "benchmarks", "experiments", "docs", "tasks"}
 WRITTEN = {"json", "safetensors", "html", "csv", "md", "lock"}
@@ -46,7 +48,7 @@ def is_place(name: str) -> bool:
     return bool(PLACE.fullmatch(name)) and (inside or name.endswith((".py", ".yaml", ".toml")))
 
 
-def is_there(name: str, page: Path) -> bool:
+def is_there(name: str) -> bool:
     """Whether a file or folder is tracked, by its path from the project's folder, or by its name where that is all."""
     places = [ROOT] if "/" in name else [ROOT, *(ROOT / folder for folder in TRACKED)]
     return any(True for place in places for _ in (place.rglob if place != ROOT else place.glob)(name))
@@ -110,13 +112,23 @@ def test_code_in_a_line_ends_in_that_line_where_these_tests_see_it(page):
 
 @PAGES
 def test_every_file_that_a_page_names_is_there(page):
-    assert [name for name in named(page) if is_place(name) and not is_there(name, page)] == []
+    assert [name for name in named(page) if is_place(name) and not is_there(name)] == []
 
 
 @PAGES
 def test_every_dotted_name_on_a_page_is_known(page):
     dotted = [name for name in named(page) if NAME.fullmatch(name) and not is_place(name)]
     assert [name for name in dotted if not is_known(name)] == []
+
+
+def test_every_source_file_and_name_that_the_sources_tell_of_is_there():
+    missing = list[tuple[str, str]]()
+    for path in [*MODULES.values(), ROOT / "params.yaml", ROOT / "dvc.yaml"]:
+        text = path.read_text(encoding="utf-8")
+        files = [name for name in SOURCE_FILE.findall(text) if not name.startswith("/")]
+        missing += [(path.name, name) for name in files if not is_there(name) and not is_there(f"stages/{name}")]
+        missing += [(path.name, name) for name in SOURCE_NAME.findall(text) if not is_known(name)]
+    assert missing == []
 
 
 @pytest.mark.parametrize("name", ["stages.walk.collect", "visit.BlockVisit", "solve.sparsty", "LinearProblem.input"])
@@ -127,4 +139,4 @@ def test_a_name_that_is_not_there_is_seen(name):
 @pytest.mark.parametrize("name", ["stages/runner.py", "models/streamed.py", "runner.py", "tests/unit/nowhere"])
 def test_a_file_that_is_not_there_is_seen(name):
     assert is_place(name)
-    assert not is_there(name, ROOT / "README.md")
+    assert not is_there(name)
