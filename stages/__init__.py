@@ -15,14 +15,14 @@ if not sys.stderr.isatty():
     os.environ.setdefault("TQDM_MININTERVAL", "10")
 
 
-def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What `run_stage` does for a stage's work, for what fails before: its imports, its arguments."""
+def _end_with_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """End as `run_stage` does where a stage fails before its work: in its imports or its arguments."""
     from pathlib import Path
 
-    from stages.runtime.failures import failed
+    from stages.runtime.failures import end_failed
 
-    sys.exit(failed(Path(sys.argv[0]).stem, error))
+    sys.exit(end_failed(Path(sys.argv[0]).stem, error))
 
 
 if sys.argv[:1] == ["-m"]:  # `python -m stages.<name>`, whose own imports are still to come
-    sys.excepthook = _told
+    sys.excepthook = _end_with_one_line

@@ -1,1 +1,1 @@
-"""How a stage runs: its parameters, outputs, progress, cost and failures, and the workers that do its blocks."""
+"""Runs a stage: parameters, blocks' work, progress, cost, publishing, failures. Imports params, models and below."""

@@ -1,4 +1,4 @@
-"""What a failed stage leaves behind: one line on stderr, a log with the traceback, the last good outputs, an exit code.
+"""Ends a failed stage: one line on stderr, a log with the traceback, the last good outputs put back, an exit code.
 
 Errors of our own say themselves what to do. Any other exception is described here: what it was, in which block, in
 which file and line, and what helps where the memory or the disk was too small.
@@ -40,7 +40,7 @@ log = logging.getLogger("secateur")
 
 
 class BlockError(Exception):
-    """An exception that is not ours, raised in the work of a block; crosses processes as its two texts.
+    """A foreign exception raised in the work of a block; crosses processes as its two texts.
 
     line:  what happened, the block first.
     trace: the traceback.
@@ -53,24 +53,24 @@ class BlockError(Exception):
     @classmethod
     def of(cls, error: BaseException, place: str) -> Self:
         """The failure `error` of the block called `place`."""
-        return cls(f"{place}: {described(error)}", "".join(traceback.format_exception(error)))
+        return cls(f"{place}: {describe(error)}", "".join(traceback.format_exception(error)))
 
     def __str__(self) -> str:
         return self.line
 
 
-def failed(stage: str, error: BaseException) -> int:
-    """Tell in one line why a stage failed, put its last outputs back, and give the exit code."""
+def end_failed(stage: str, error: BaseException) -> int:
+    """Print in one line why a stage failed, put its last outputs back, and give the exit code."""
     if isinstance(error, KeyboardInterrupt):
         return _end(stage, "stopped; finished blocks are kept, run again to go on", STOPPED)
     if isinstance(error, UnreachableError):
         return _end(stage, str(error), kind="network error")
     if isinstance(error, SecateurError):
         return _end(stage, str(error))
-    return _end(stage, f"{described(error)}; the traceback is in {_logged(stage, error)}")
+    return _end(stage, f"{describe(error)}; the traceback is in {_logged(stage, error)}")
 
 
-def described(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An exception in one line: what was too small and what helps, or its kind, message and place in our code."""
     if isinstance(error, BlockError):
         return error.line
@@ -79,30 +79,30 @@ def described(error: BaseException) -> str:
             return f"out of memory ({_shortened(one)}): {MORE_MEMORY}"
         if type(one).__name__ == "KilledWorker":
             return f"Dask's workers died at it, one after another ({_shortened(one)}): if memory ran out, {MORE_MEMORY}"
-        if (told := _disk_described(one)) is not None:
-            return told
+        if (line := _describe_disk(one)) is not None:
+            return line
     return f"{_shortened(error)}{_place_of(error)}"
 
 
-def existing(path: Path) -> Path:
+def nearest_existing(path: Path) -> Path:
     """The path, or the nearest folder above it that is there."""
     return next(one for one in (path, *path.parents) if one.exists())
 
 
-def sized(count: float) -> str:
-    """A number of bytes as a person reads it."""
+def readable_size(count: float) -> str:
+    """A number of bytes in MB or GB."""
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 
-def _disk_described(error: BaseException) -> str | None:
-    """What is wrong with the disk that a file was on; None if nothing is."""
+def _describe_disk(error: BaseException) -> str | None:
+    """In one line, what is wrong with the disk or the permissions of a file; None if nothing is."""
     number = error.errno if isinstance(error, OSError) else None
     name = (error.filename2 or error.filename) if isinstance(error, OSError) else None
     path = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
     if number in (errno.ENOSPC, errno.EDQUOT) or _says(error, NO_ROOM):
-        folder = existing(path.parent) if path else Path.cwd()
+        folder = nearest_existing(path.parent) if path else Path.cwd()
         what = "the disk quota is used up" if number == errno.EDQUOT else "the disk is full"
-        free = f"{sized(shutil.disk_usage(folder).free)} free in {folder}"
+        free = f"{readable_size(shutil.disk_usage(folder).free)} free in {folder}"
         return (
             f"{what}: {path or 'a file'} could not be written ({free}): free some there (`make clean-store` forgets "
             "the finished blocks in .cache/blocks), then run again"
@@ -116,19 +116,19 @@ def _disk_described(error: BaseException) -> str | None:
         return None
     if number != errno.EROFS and path.exists() and not os.access(path, os.R_OK):
         return f"{path} cannot be read ({error.strerror}): allow it to be read"  # type: ignore[attr-defined]
-    folder = existing(path.parent)
+    folder = nearest_existing(path.parent)
     reason = "its file system is read-only" if number == errno.EROFS else str(getattr(error, "strerror", error)).lower()
     return f"{path} cannot be written, {reason}: expected a folder to write to, got {folder}: allow it to be written"
 
 
 def _says(error: BaseException, signs: tuple[str, ...]) -> bool:
-    """Whether an exception that carries no errno tells of one of these."""
+    """Whether the message of an exception that carries no errno holds one of `signs`."""
     text = str(error).lower()
     return getattr(error, "errno", None) in (None, errno.ENOMEM) and any(sign.lower() in text for sign in signs)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those it came from."""
+    """The exception, its cause, the cause's cause, ..."""
     one: BaseException | None = error
     while one is not None:
         yield one
@@ -141,7 +141,7 @@ def _shortened(error: BaseException) -> str:
 
 
 def _place_of(error: BaseException) -> str:
-    """Where in our code it was raised, and the file at work there: of the local paths that was named last."""
+    """The line of this package that raised it, and the file at work there: the last local variable of type Path."""
     root = Path(__file__).parents[1]
     frames = [
         (frame, line) for frame, line in traceback.walk_tb(error.__traceback__)

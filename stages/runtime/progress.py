@@ -1,4 +1,4 @@
-"""A progress bar that suits a terminal and a log file."""
+"""Progress bars (tqdm), often redrawn in a terminal, rarely in a log file."""
 
 from __future__ import annotations
 

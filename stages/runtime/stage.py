@@ -1,4 +1,4 @@
-"""The life of one stage: read parameters, do the work, publish the outputs, tell the cost.
+"""Runs one stage: reads parameters, does the work, publishes the outputs, writes metrics/cost/<name>.json.
 
 Every stage module ends with `sys.exit(run_stage("name", main))`. Every exception becomes one line and exit
 code 2 (failures.py); outputs appear whole or not at all.
@@ -25,10 +25,10 @@ from stages.artifacts.places import COSTS
 from stages.artifacts.store import FOLDER
 from stages.errors import ParameterError
 from stages.models.loading.memory import peak_memory_mb
-from stages.runtime.blocks import runner_of
 from stages.runtime.blocks.contract import Block, BlockResult, BlockRunner, Work
 from stages.runtime.blocks.plain import PlainRunner
-from stages.runtime.failures import failed
+from stages.runtime.blocks.runner import runner_of
+from stages.runtime.failures import end_failed
 
 log = logging.getLogger("secateur")
 
@@ -92,7 +92,7 @@ class StageRun:
 
 
 def _section(values: params.Params, name: str) -> Any:
-    """A section, or a part by its dotted name; of `methods`, the settings of solve.method (rules carry their own)."""
+    """The parameters of a section by its dotted name; of `methods`, those of solve.method (rules carry their own)."""
     return values.methods.get(values.solve.method) if name == "methods" else attrgetter(name)(values)
 
 
@@ -103,9 +103,10 @@ def run_stage(
     cost_name: str | None = None,
     blockwise: bool = False,
 ) -> int:
-    """Run `main` with the parameters at hand and give the exit code: 0, 2 (failed) or 130 (stopped), told in a line.
+    """Run `main` with params.yaml and give the exit code: 0, 2 (failed) or 130 (stopped); both are one line on stderr.
 
-    blockwise: its blocks are Prefect's tasks where there is a server.
+    sections: see StageRun; cost_name: of the file in metrics/cost, `name` by default.
+    blockwise: its blocks are Prefect tasks where a server answers.
     """
     logging.basicConfig(level=logging.INFO, format=f"{name:<10} %(message)s", stream=sys.stderr, force=True)
     for noisy in (
@@ -136,9 +137,9 @@ def run_stage(
         }
         write_json(COSTS / f"{cost_name or name}.json", cost)
     except KeyboardInterrupt as stop:
-        return failed(name, stop)
+        return end_failed(name, stop)
     except (Exception, SystemExit) as error:  # a library's sys.exit is no way for a stage to end either
-        return failed(name, error)
+        return end_failed(name, error)
     return 0
 
 

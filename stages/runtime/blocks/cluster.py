@@ -1,4 +1,4 @@
-"""The Dask cluster that the parameters ask for."""
+"""Opens the Dask cluster of params.yaml's section `workers`: a local one, or the scheduler at an address."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def dask_client(workers: Workers) -> Iterator[Any]:
 
     Raises ParameterError if nothing answers there, or Dask is not installed.
     """
-    check(workers)
+    check_cluster(workers)
     import distributed
 
     if workers.address:
@@ -43,8 +43,8 @@ def dask_client(workers: Workers) -> Iterator[Any]:
             yield client
 
 
-def check(workers: Workers) -> None:
-    """Raise ParameterError unless the cluster can be had."""
+def check_cluster(workers: Workers) -> None:
+    """Raise ParameterError unless Dask is installed and the scheduler at `workers.address`, if given, answers."""
     try:
         import distributed
     except ImportError:

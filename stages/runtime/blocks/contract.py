@@ -1,4 +1,4 @@
-"""What a block's work is, and how it is done wherever it is done."""
+"""One block's work for a stage: its key in the block store, the function that does it, its result; who runs it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from stages.runtime.failures import BlockError
 
 Work = Callable[[Path], Mapping[str, float] | None]
 """Writes a block's result to a path; may give figures (seconds) to add up over the blocks."""
-
-
 NOUNS = {"evaluate": "group of windows {}", "gates": "the training of gates", "gate_powers": "the scales of gates"}
-"""What errors call the pieces of tasks whose pieces are no blocks."""
+"""How errors name the pieces of tasks whose pieces are no blocks."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block's work for one stage: its name, and the key its result is filed under."""
+    """The name of a piece of work: task (extract, solve, ...), block index, and the key its result is filed under.
+
+    suffix: of the result's file in the block store.
+    """
 
     task: str
     index: int
@@ -33,18 +34,18 @@ class Block:
 
     @property
     def name(self) -> str:
-        """What Prefect's page calls it."""
+        """Its name on Prefect's page."""
         return f"{self.task} {self.index}"
 
     @property
-    def place(self) -> str:
-        """What errors call it."""
+    def label(self) -> str:
+        """Its name in errors."""
         return NOUNS[self.task].format(self.index) if self.task in NOUNS else f"block {self.index}"
 
 
 @dataclass(frozen=True)
 class BlockResult:
-    """Where a block's result is, whether it was made just now, and the figures of making it."""
+    """The file of a block's result, whether it was made in this run, and the figures of making it."""
 
     path: Path
     made: bool
@@ -79,25 +80,25 @@ def perform(block: Block, work: Work) -> BlockResult:
     figures = dict[str, float]()
     try:
         store = BlockStore(block.task)
-        found = store.find(block.key, block.suffix)
-        if found is not None:
-            return BlockResult(found, made=False)
+        stored = store.find(block.key, block.suffix)
+        if stored is not None:
+            return BlockResult(stored, made=False)
         path = store.make(block.key, lambda temporary: figures.update(work(temporary) or {}), block.suffix)
     except SecateurError:
         raise
     except Exception as error:
-        raise BlockError.of(error, block.place) from error
+        raise BlockError.of(error, block.label) from error
     return BlockResult(path, made=True, figures=figures)
 
 
 def perform_at(context: WorkerContext, block: Block, work: Work) -> BlockResult:
-    """`perform`, in another thread or process."""
+    """`perform` in a worker: another thread or process, which takes over folder and threads first."""
     context.enter()
     return perform(block, work)
 
 
 def attempt_at(context: WorkerContext, block: Block, work: Work) -> BlockResult | Exception:
-    """`perform_at`, giving its error: one that is raised in a worker of Dask is logged there with its traceback."""
+    """`perform_at`, returning its error: Dask would log one that is raised, with a traceback."""
     try:
         return perform_at(context, block, work)
     except Exception as error:
@@ -105,18 +106,18 @@ def attempt_at(context: WorkerContext, block: Block, work: Work) -> BlockResult 
 
 
 class BlockRunner(Protocol):
-    """Who does the work of blocks."""
+    """Does the work of blocks: in this process, on threads, on Dask or as Prefect tasks."""
 
     def run_stage(self, name: str, main: Callable[[], None]) -> None:
         """Run a stage's main function, whose blocks come to this runner."""
         ...
 
     def run_block(self, block: Block, work: Work) -> BlockResult:
-        """Do (or find) one block's work now."""
+        """The result of one block's work, now."""
         ...
 
     def run_blocks(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[BlockResult]:
-        """Do the work of blocks that do not need each other; `tick` is called after each.
+        """The results of blocks that do not need each other; `tick` is called after each.
 
         `work` must be a module's function, or a partial of one, so that another process can take it.
         """

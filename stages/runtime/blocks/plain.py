@@ -1,4 +1,4 @@
-"""Without Prefect: here and now, on threads of this process, or on a Dask cluster."""
+"""Runs blocks without Prefect: one after another, on threads of this process, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stages.runtime.blocks.contract import Block, BlockResult, Work, WorkerConte
 
 @dataclass(frozen=True)
 class PlainRunner:
-    """Does the work of blocks as `workers` says."""
+    """A BlockRunner of params.yaml's section `workers`."""
 
     workers: Workers
 
@@ -22,11 +22,11 @@ class PlainRunner:
         main()
 
     def run_block(self, block: Block, work: Work) -> BlockResult:
-        """Do (or find) one block's work now."""
+        """See BlockRunner."""
         return perform(block, work)
 
     def run_blocks(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[BlockResult]:
-        """Do the work of blocks that do not need each other; `tick` is called after each."""
+        """See BlockRunner."""
         if self.workers.runner == "dask":
             return self._on_dask(blocks, tick)
         if self.workers.count > 1:

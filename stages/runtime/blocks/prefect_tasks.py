@@ -1,4 +1,4 @@
-"""The work of blocks as Prefect tasks whose results are references into the block store.
+"""Runs blocks as Prefect tasks whose results are references into the block store.
 
 The only module that imports Prefect, and only where PREFECT_API_URL names a server: the page of a run then
 shows every block, and a block that is in the store as Cached. A reference to a file that is missing or
@@ -26,14 +26,14 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from stages.artifacts.manifest import sha256_of
 from stages.params import Workers
-from stages.runtime.blocks.cluster import check, local_cluster
+from stages.runtime.blocks.cluster import check_cluster, local_cluster
 from stages.runtime.blocks.contract import Block, BlockResult, Work, WorkerContext, perform_at
 
 RESULTS = Path(".cache/prefect")
 
 
 class BlockReference(Serializer):  # type: ignore[type-arg]
-    """A result as path and sha256; reading it checks the file."""
+    """Prefect serializer of a BlockResult as path and sha256; reading it checks the file."""
 
     type: Literal["secateur-block"] = "secateur-block"
 
@@ -51,45 +51,45 @@ class BlockReference(Serializer):  # type: ignore[type-arg]
 
 
 class PrefectRunner:
-    """Does the work of blocks as tasks of the server at PREFECT_API_URL."""
+    """A BlockRunner whose blocks are tasks of the server at PREFECT_API_URL."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
 
     def run_stage(self, name: str, main: Callable[[], None]) -> None:
         """Run a stage's main function as a flow; its own error comes out, not Prefect's account of it."""
-        told: list[Exception] = []
+        failures: list[Exception] = []
 
         def stage() -> Any:
             try:
                 main()
             except Exception as error:
-                told.append(error)
+                failures.append(error)
                 return Failed(message=str(error))
 
         state: Any = flow(name=f"stage {name}", flow_run_name=name)(stage)(return_state=True)
-        if told:
-            raise told[0]
+        if failures:
+            raise failures[0]
         state.result()
 
     def run_block(self, block: Block, work: Work) -> BlockResult:
-        """Do (or find) one block's work now."""
+        """See BlockRunner."""
         context = WorkerContext.here()
         return _task(block, lambda: perform_at(context, block, work))()
 
     def run_blocks(self, blocks: Sequence[tuple[Block, Work]], tick: Callable[[], object]) -> list[BlockResult]:
-        """Do the work of blocks that do not need each other; `tick` is called after each, in their order."""
+        """See BlockRunner; `tick` is called in the order of the blocks."""
         if not blocks:
             return []
         name = f"{blocks[0][0].task} blocks"
         _batch.blocks, _batch.tick = blocks, tick
-        found: list[BlockResult] = flow(name=name, flow_run_name=name, task_runner=self._task_runner())(_together)()
-        return found
+        results: list[BlockResult] = flow(name=name, flow_run_name=name, task_runner=self._task_runner())(_together)()
+        return results
 
     def _task_runner(self) -> Any:
         if self.workers.runner == "threads":
             return ThreadPoolTaskRunner(max_workers=self.workers.count)
-        check(self.workers)
+        check_cluster(self.workers)
         from prefect_dask import DaskTaskRunner
 
         if self.workers.address:
@@ -98,7 +98,7 @@ class PrefectRunner:
 
 
 class _Batch:
-    """What `_together` is to do: not its arguments, since Prefect would send those to every worker."""
+    """The blocks that `_together` runs: not its arguments, since Prefect would send those to every worker."""
 
     blocks: Sequence[tuple[Block, Work]] = ()
     tick: Callable[[], object]

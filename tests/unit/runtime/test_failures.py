@@ -25,7 +25,7 @@ from stages.errors import ArtifactError
 from stages.params.yamlfile import read_yaml
 from stages.runtime import disk, failures
 from stages.runtime.blocks.contract import Block, WorkerContext, attempt_at, perform
-from stages.runtime.failures import BlockError, described
+from stages.runtime.failures import BlockError, describe
 from stages.runtime.stage import run_stage
 from stages.solving import walk as solving
 from stages.sources import model as source
@@ -81,8 +81,8 @@ def test_an_exception_that_is_not_ours_is_one_line_and_a_log(error, tmp_path, mo
 @pytest.mark.parametrize("error", NO_MEMORY.values(), ids=NO_MEMORY)
 def test_out_of_memory_tells_what_needs_less(error):
     for one in (error, BlockError.of(error, "block 1")):
-        assert "out of memory" in described(one)
-        assert "lower compute.chunk or workers.held_gb" in described(one)
+        assert "out of memory" in describe(one)
+        assert "lower compute.chunk or workers.held_gb" in describe(one)
 
 
 @pytest.mark.parametrize("workers", [{"count": 1}, {"count": 2}], ids=["here", "threads"])
@@ -142,7 +142,7 @@ def test_only_the_newest_logs_are_kept(tmp_path, monkeypatch, capsys):
         old = failures.LOGS / f"solve-{age}.log"
         old.write_text("")
         os.utime(old, (1e9 - age, 1e9 - age))
-    assert failures.failed("solve", KeyError("x")) == 2
+    assert failures.end_failed("solve", KeyError("x")) == 2
     assert len(logs()) == failures.KEPT
     assert failures.LOGS / "solve-0.log" in logs()
 
@@ -150,7 +150,7 @@ def test_only_the_newest_logs_are_kept(tmp_path, monkeypatch, capsys):
 def test_a_log_that_cannot_be_written_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".cache").write_text("a file")
-    assert failures.failed("solve", KeyError("x")) == 2
+    assert failures.end_failed("solve", KeyError("x")) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "the traceback is in no log, as .cache/logs/solve-" in line
 
@@ -160,12 +160,12 @@ def test_outputs_that_cannot_be_put_back_are_told(tmp_path, monkeypatch, caplog)
     (tmp_path / "dvc.lock").write_text("schema: '2.0'\nstages:\n  solve:\n    cmd: x\n")
     monkeypatch.setenv("DVC_STAGE", "extract")  # which never ran: nothing to put back
     monkeypatch.setattr(failures.subprocess, "run", lambda *args, **kwargs: pytest.fail("asked dvc"))
-    failures.failed("extract", KeyError("x"))
+    failures.end_failed("extract", KeyError("x"))
     monkeypatch.setenv("DVC_STAGE", "solve")
     ended = subprocess.CompletedProcess([], 1, stderr="ERROR: the cache\nis gone")
     monkeypatch.setattr(failures.subprocess, "run", lambda *args, **kwargs: ended)
     with caplog.at_level(logging.INFO, "secateur"):
-        failures.failed("solve", KeyError("x"))
+        failures.end_failed("solve", KeyError("x"))
     assert caplog.messages == [
         "the outputs of the last successful run could not be put back (ERROR: the cache is gone): run dvc checkout"
     ]
@@ -238,7 +238,7 @@ def test_a_full_disk_names_the_file_and_its_own_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(failures.shutil, "disk_usage", lambda path: told.append(path) or usage)
     with pytest.raises(OSError, match="No space") as caught, replacing_file(tmp_path / "absent/t.bin"):
         Path("/dev/full").write_bytes(b"x")
-    assert described(caught.value) == (
+    assert describe(caught.value) == (
         f"the disk is full: {tmp_path}/absent/t.bin could not be written (0.25 GB free in {tmp_path}/absent): free "
         "some there (`make clean-store` forgets the finished blocks in .cache/blocks), then run again"
     )
@@ -248,7 +248,7 @@ def test_a_full_disk_names_the_file_and_its_own_disk(tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
 def test_a_folder_that_cannot_be_written_is_named(number, tmp_path):
     error = OSError(number, os.strerror(number), str(tmp_path / ".model.tmp"))
-    line = described(error)
+    line = describe(error)
     assert "cannot be written, " in line
     assert f"expected a folder to write to, got {tmp_path}" in line
 
@@ -297,7 +297,7 @@ def test_the_room_that_is_asked_for_is_that_of_what_is_missing(workspace, monkey
     assert asked == [(Path(".cache/blocks"), 2 * block)]
     asked.clear()
     w.change()
-    monkeypatch.setattr(disk, "existing", lambda path: Path("/proc" if path == Path("data") else "."))
+    monkeypatch.setattr(disk, "nearest_existing", lambda path: Path("/proc" if path == Path("data") else "."))
     w.run("extract")
     assert asked == [(Path(".cache/blocks"), 3 * block), (Path("data"), 3 * block)]
     w.change(extract={"format": "parquet", "dtype": "bfloat16"})
