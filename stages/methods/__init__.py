@@ -1,1 +1,1 @@
-"""Pruning methods, one file each, in families; a method is found by its file name. Tensors in, tensors out."""
+"""Pruning methods on tensors, one file each: frozen dataclasses of settings. May import linalg and errors."""

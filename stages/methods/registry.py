@@ -1,4 +1,11 @@
-"""Find methods by their file name and check their settings."""
+"""Registry of pruning methods: finds them by their file name, loads them with checked settings, lists them.
+
+A method is enrolled by its file: `stages/methods/<family>/<name>.py` makes `<name>` a value of solve.method and of
+rules. The file defines one frozen dataclass with a class variable `paper`; its fields are the settings of
+`methods.<name>` in params.yaml, its `__post_init__` raises ParameterError for values that make no sense, and calling it
+solves the problem of its family (see the family's contract.py). Nothing else has to be registered: the laws in
+tests/unit/methods run for every file. docs/adding-a-method.md is a walk-through.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +22,9 @@ from pydantic import TypeAdapter, ValidationError
 from stages.errors import ParameterError, unknown
 
 Family = Literal["linear", "attention", "units", "gates", "rotation"]
-"""What methods prune and by what: a folder of this room each, in which every file that is not SHARED is a method."""
+"""What a method prunes and how: a folder each, in which every file but those of SHARED is a method."""
 SHARED = frozenset({"__init__", "contract", "ranking"})
+"""Names of files in the families' folders that are no methods."""
 
 TITLES: dict[Family, str] = {
     "linear": "Weights of linears (solve.method, or a rule's):",
@@ -25,7 +33,7 @@ TITLES: dict[Family, str] = {
     "gates": "Whole heads and channels, by gates that are trained (solve.method; solve.units, assemble.layout):",
     "rotation": "The width of the hidden states (solve.method):",
 }
-"""What the methods of each family prune, and where they are named."""
+"""Heading of each family in `describe_methods`: what its methods prune, and where params.yaml names them."""
 REMOVED: dict[Family, Literal["weights", "units", "width"]] = {
     "linear": "weights",
     "attention": "weights",
@@ -33,54 +41,55 @@ REMOVED: dict[Family, Literal["weights", "units", "width"]] = {
     "gates": "units",
     "rotation": "width",
 }
+"""What each family removes: single weights of linears, heads and channels, or components of the hidden states."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A pruning method as it is found by its name: its family, and the dataclass of its settings."""
+    """A pruning method: its name, its family, and the dataclass that implements it."""
 
     name: str
     family: Family
 
     @property
     def module(self) -> str:
-        """Dotted name of its module."""
+        """Dotted name of the method's module."""
         return f"{__package__}.{self.family}.{self.name}"
 
     @property
     def settings(self) -> Any:
-        """The dataclass that the method's file defines: the one with a `paper`."""
+        """The method's class, a frozen dataclass of its settings: the one that its file defines with a `paper`."""
         module = importlib.import_module(self.module)
-        found = [
+        classes = [
             value
             for value in vars(module).values()
             if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "paper")
         ]
-        if len(found) != 1:
-            raise TypeError(f"{module.__name__}: expected one class with a `paper`, got {len(found)}")
-        return found[0]
+        if len(classes) != 1:
+            raise TypeError(f"{module.__name__}: expected one class with a `paper`, got {len(classes)}")
+        return classes[0]
 
     @property
     def removes(self) -> Literal["weights", "units", "width"]:
-        """Single weights of linears, whole heads and channels, or components of the hidden states."""
+        """What it removes: single weights of linears, whole heads and channels, or components of the hidden states."""
         return REMOVED[self.family]
 
     @property
     def joint(self) -> bool:
-        """Whether it prunes the q and k of an attention together, toward the attention matrix, and alone."""
+        """Whether it prunes the q and k of an attention jointly, toward the attention matrix, and no other linear."""
         return self.family == "attention"
 
 
 @cache
 def names(family: Family | None = None) -> tuple[str, ...]:
-    """Names of the methods of one family, or of all. Looked up once."""
+    """Sorted names of the methods of one family, or of all; the folders are read once a process."""
     families = TITLES if family is None else (family,)
-    found = (path.stem for one in families for path in (Path(__file__).parent / one).glob("*.py"))
-    return tuple(sorted(name for name in found if name not in SHARED))
+    stems = (path.stem for folder in families for path in (Path(__file__).parent / folder).glob("*.py"))
+    return tuple(sorted(name for name in stems if name not in SHARED))
 
 
 def find(name: str) -> Method:
-    """The method of this name; raises ParameterError if there is no such file."""
+    """The method of this name; raises ParameterError, with the nearest names, if there is none."""
     for family in TITLES:
         if name in names(family):
             return Method(name, family)
@@ -88,16 +97,19 @@ def find(name: str) -> Method:
 
 
 def modules_of(name: str, method: Any) -> set[str]:
-    """Modules of a method and of the methods that its settings name, which it finds by these names itself."""
+    """Dotted names of the modules of a method and of the methods that its settings name (attention_iht's `start`).
+
+    Keys of finished blocks hash their source; a method that is found by name is in no import statement.
+    """
     named = {value for value in dataclasses.asdict(method).values() if isinstance(value, str)}
     return {find(one).module for one in {name, *(named & set(names()))}}
 
 
 def load(name: str, settings: Mapping[str, Any] | None = None) -> Any:
-    """The method with these settings, a LinearSolver, an AttentionSolver, a UnitScorer or a UnitMethod.
+    """The method with these settings: a LinearSolver, an AttentionSolver, a UnitScorer, a UnitMethod or a SliceGpt.
 
-    Raises ParameterError that names the setting which is wrong, or could have no effect: `idle` of a class says of a
-    setting beside which values of another one it is not used.
+    Raises ParameterError that names a setting which is unknown, wrong, or without effect: a class's `idle` maps a
+    setting to another one and its values beside which it is not used.
     """
     kind, known = find(name).settings, settings_of(name)
     for setting in settings or {}:
@@ -121,21 +133,21 @@ def load(name: str, settings: Mapping[str, Any] | None = None) -> Any:
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """Names and defaults of a method's settings."""
+    """Names and default values of a method's settings."""
     return {field.name: field.default for field in dataclasses.fields(find(name).settings)}
 
 
 def describe_methods() -> str:
-    """Every method with its paper, what `auto` stands for and its settings, family by family, to read in a terminal."""
+    """All methods by family, each with its paper, what `auto` means for it and its settings: `solve --list`."""
     lines, width = list[str](), max(map(len, names()))
     for family, title in TITLES.items():
         lines += ["", title] if lines else [title]
         for name in names(family):
             kind, settings = find(name).settings, settings_of(name)
-            told = [", ".join(f"{key}={value}" for key, value in settings.items())] if settings else []
+            facts = [", ".join(f"{key}={value}" for key, value in settings.items())] if settings else []
             if REMOVED[family] == "units":
-                told = [f"allocation {kind.allocation}, compensation {kind.compensation}", *told]
+                facts = [f"allocation {kind.allocation}, compensation {kind.compensation}", *facts]
             elif REMOVED[family] == "weights":
-                told = [f"scope {' or '.join(kind.scopes)}", *told]
-            lines += [f"  {name:<{width}}  {kind.paper}", f"  {'':<{width}}  {'; '.join(told)}"]
+                facts = [f"scope {' or '.join(kind.scopes)}", *facts]
+            lines += [f"  {name:<{width}}  {kind.paper}", f"  {'':<{width}}  {'; '.join(facts)}"]
     return "\n".join(lines)

@@ -1,1 +1,1 @@
-"""Methods of the attention matrix, q and k jointly, one file each: AttentionProblem, Budget -> LinearSolution."""
+"""Methods that prune q and k jointly toward the attention matrix: AttentionProblem, Budget -> LinearSolution."""

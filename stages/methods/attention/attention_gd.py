@@ -1,4 +1,4 @@
-"""Gradient descent on masks of W_Q and W_K, so that the softmax attention matrix survives."""
+"""Gradient descent on real-valued masks of W_Q and W_K that preserves the softmax attention matrix."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class AttentionGd:
             raise ParameterError(f"momentum: expected 0 to 1, which is excluded, got {self.momentum}")
 
     def __call__(self, problem: AttentionProblem, budget: Budget) -> LinearSolution:
-        """See the class."""
+        """The weights that descent moved most (`score`), an exact number of each linear, with their dense values."""
         return masked_solution(problem.dense, budget.select(self._scores(problem), problem.linear.rows))
 
     def _scores(self, problem: AttentionProblem) -> Tensor:
@@ -87,7 +87,7 @@ class AttentionGd:
         return problem.dense.abs() ** (2 / 3) * moved.abs() ** (1 / 3)
 
     def learnt_mask(self, problem: AttentionProblem) -> tuple[float, Tensor]:
-        """M₀, where λ alone takes every mask, and M - M₀ (d_q + d_k, width), q's above k's.
+        """The final mask M as two parts: M₀, where λ alone takes every entry, and M - M₀ (d_q + d_k, d_in), q above k.
 
         The steps are linear in M but for the data's gradient, so that the difference is kept by itself: as part of
         M it would be lost in rounding.
@@ -107,7 +107,7 @@ class AttentionGd:
         return alone, moved
 
     def _gradient(self, problem: AttentionProblem, mask: Tensor, batches: list[int]) -> Tensor:
-        """Of ½ mean ‖f̃ - f‖² over these batches, with respect to the masks."""
+        """Gradient of ½ mean ‖f̃ - f‖² over these batches with respect to the mask (d_q + d_k, d_in)."""
         total, queries = torch.zeros_like(mask), 0
         for batch in batches:
             gradient, seen = _data_gradient(problem.fit, batch, mask * problem.dense)

@@ -1,4 +1,4 @@
-"""Iterative hard thresholding for the attention matrix: the kept weights of q and k move, and so does the mask."""
+"""Iterative hard thresholding of q and k toward the attention matrix: kept weights and mask both move."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW, FAST = 0.9, 0.95
 """Decay of the running means of gradients and of their squares."""
 
 LOOK_EVERY = 10
-"""Steps after which the held-out sequences are looked at."""
+"""Steps after which the error on held-out sequences is measured."""
 
 
 @dataclass(frozen=True)
@@ -77,26 +77,27 @@ class AttentionIht:
             raise ParameterError(f"rate: expected more than 0, got {self.rate}")
 
     def __call__(self, problem: AttentionProblem, budget: Budget) -> LinearSolution:
-        """Raises what the method that it starts from raises."""
+        """The best weights on held-out sequences; raises what the method that it starts from raises."""
         begin = registry.load(self.start)(problem.linear, budget)
         descent = _Descent(problem, budget, begin, unit_diagonal(problem.linear.gram))
         best, least = begin, attention_error(problem.held, begin.weight).total
         for step, batch in enumerate(batch_order(problem.fit.batches, self.steps, self.seed)):
-            descent.step(batch, self.rate * self.share(step), self.penalty, self.moves and step < self.steps * 2 / 3)
+            rate, moves = self.rate * self.rate_share(step), self.moves and step < self.steps * 2 / 3
+            descent.step(batch, rate, self.penalty, moves)
             if (step + 1) % LOOK_EVERY == 0 or step + 1 == self.steps:
-                found = masked_solution(descent.weight(), descent.keep, begin.damping, begin.attempts)
-                error = attention_error(problem.held, found.weight).total
+                solution = masked_solution(descent.weight(), descent.keep, begin.damping, begin.attempts)
+                error = attention_error(problem.held, solution.weight).total
                 if error < least:
-                    best, least = found, error
+                    best, least = solution, error
         return best
 
-    def share(self, step: int) -> float:
-        """Of the rate, at this step: rising over `warm` steps, a cosine that falls to 0 over all."""
+    def rate_share(self, step: int) -> float:
+        """Share of `rate` at a step: rising over `warm` steps, times a cosine that falls to 0 over all."""
         return min(1.0, (step + 1) / max(self.warm, 1)) * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
 
 class _Descent:
-    """The weights on their way, in unit-diagonal coordinates; `latent` holds the removed ones' steps too."""
+    """State of the descent in unit-diagonal coordinates; `latent` collects the steps of removed weights too."""
 
     def __init__(self, problem: AttentionProblem, budget: Budget, begin: LinearSolution, unit: UnitGram) -> None:
         self._problem, self._budget, self._unit, self._rows = problem, budget, unit, problem.linear.rows
@@ -111,11 +112,11 @@ class _Descent:
         self._steps = 0
 
     def weight(self) -> Tensor:
-        """(d_q + d_k, width), zero where nothing is kept, in the model's own coordinates."""
+        """(d_q + d_k, d_in), zero where nothing is kept, in the model's own coordinates."""
         return self.latent * self.keep / self._unit.scale
 
     def step(self, batch: int, rate: float, penalty: float, moves: bool) -> None:
-        """One step on one batch; `moves`: then the mask is chosen anew."""
+        """One step of Adam on one batch; moves: whether the mask is chosen anew after it."""
         gradient = self._gradient(batch, penalty)
         if not moves:
             self.latent.mul_(self.keep)
@@ -123,6 +124,7 @@ class _Descent:
         self._steps += 1
         self._mean.lerp_(gradient, 1 - SLOW)
         self._square.lerp_(gradient.square(), 1 - FAST)
+        # Adam's rule, corrected for its start: the mean step over the root mean square of the gradients.
         spread = (self._square / (1 - FAST**self._steps)).sqrt_().add_(torch.finfo(gradient.dtype).tiny)
         self.latent.addcdiv_(self._mean * self._size, spread, value=-rate / (1 - SLOW**self._steps))
         if moves:

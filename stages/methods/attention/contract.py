@@ -1,4 +1,4 @@
-"""What every method of the attention matrix takes."""
+"""Contract of methods of the attention matrix: AttentionProblem, its inputs, and the protocol AttentionSolver."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution
 
 
 class AttentionInputs(Protocol):
-    """Sequences that a block's attention is calibrated on, a batch at a time; nothing of them is kept in memory."""
+    """Calibration sequences of a block's attention, as queries and keys of a batch at a time."""
 
     @property
     def batches(self) -> int:
-        """How many batches there are."""
+        """Number of batches."""
         ...
 
     def dense(self, batch: int) -> Heads:
-        """Queries and keys of the dense model, whose attention matrices are to survive."""
+        """Queries and keys of the dense model, whose attention matrices are to be preserved."""
         ...
 
     def pruned(self, batch: int, weight: Tensor) -> Heads:
-        """The same with other weights (d_q + d_k, width) of q and k, in which they can be differentiated."""
+        """Queries and keys of the stacked weight (d_q + d_k, d_in) of q and k, differentiable in it."""
         ...
 
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """The q and k of one attention.
+    """The pruning problem of the q and k of one attention.
 
-    linear: their rows stacked, q's above k's, as a layer-wise problem (target, Gram matrix and counts);
-    dense:  (d_q + d_k, width) their weights before pruning.
-    fit, held: sequences to calibrate on, and others to choose by.
+    linear:    their rows stacked, q's above k's, as a layer-wise problem (target, Gram matrix, rows).
+    dense:     (d_q + d_k, d_in) their weights before pruning.
+    fit, held: sequences to fit to, and held-out ones to choose by.
     """
 
     linear: LinearProblem
@@ -46,9 +46,9 @@ class AttentionProblem:
 
 
 class AttentionSolver(Protocol):
-    """A method: a frozen dataclass of its settings; paper, refits, scopes as of a LinearSolver.
+    """A method of the attention matrix: a frozen dataclass of its settings that solves an AttentionProblem when called.
 
-    batch: how many sequences it wants together.
+    paper, refits, scopes: as of a LinearSolver. batch: sequences in a batch of its inputs.
     """
 
     paper: str
@@ -57,12 +57,12 @@ class AttentionSolver(Protocol):
     batch: int
 
     def __call__(self, problem: AttentionProblem, budget: Budget) -> LinearSolution:
-        """Solve one problem; inputs are left as they are."""
+        """Solve one problem to the exact counts of the budget; inputs are not modified."""
         ...
 
 
 def batch_order(batches: int, steps: int, seed: int) -> Iterator[int]:
-    """A batch for every step: all of them in random order, then all in another."""
+    """The number of a batch for each of `steps`: all batches in random order, then all in another."""
     generator, order = torch.Generator().manual_seed(seed), list[int]()
     for _ in range(steps):
         order = order or torch.randperm(batches, generator=generator).tolist()
@@ -71,7 +71,7 @@ def batch_order(batches: int, steps: int, seed: int) -> Iterator[int]:
 
 @torch.no_grad()
 def attention_error(inputs: AttentionInputs, weight: Tensor) -> AttentionErrors:
-    """Errors of the attention matrices of all batches with this weight (d_q + d_k, width)."""
+    """Errors of the attention matrices against the dense ones, summed over all batches; weight: (d_q + d_k, d_in)."""
     total: AttentionErrors | None = None
     for batch in range(inputs.batches):
         found = errors_between(inputs.pruned(batch, weight), inputs.dense(batch))

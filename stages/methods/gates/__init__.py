@@ -1,1 +1,1 @@
-"""Methods that choose heads and channels by gates trained on the calibration text: their settings."""
+"""Settings of structured methods that train gates; the training itself is in solving/gates."""

@@ -1,4 +1,4 @@
-"""D-gating of a language model's heads and channels, trained on the calibration text."""
+"""D-gating: group-sparse training of gates on a language model's heads and channels, on the calibration text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stages.errors import ParameterError
 
 @dataclass(frozen=True)
 class DGating:
-    """Scale every head (key-value group) and every channel of an MLP by a gate, and train the gates to be sparse.
+    """Scales every head (key-value group) and every MLP channel by a gate, and trains the gates to be sparse.
 
     A unit's scale s multiplies what the linear that reads it (o, down) takes from it: at s = 0 the unit is out of the
     model. Minimised over the calibration windows is
@@ -82,5 +82,5 @@ class DGating:
             raise ParameterError(f"tolerance: expected a fraction in [0, 1), got {self.tolerance:g}")
 
     def strength(self, step: int) -> float:
-        """λ of a step, counted from 0."""
+        """λ of a step, counted from 0: rises evenly to `penalty`."""
         return self.penalty * (step + 1) / self.steps

@@ -1,1 +1,1 @@
-"""Layer-wise methods, one file each: LinearProblem and Budget -> LinearSolution."""
+"""Layer-wise methods that prune single weights: LinearProblem, Budget -> LinearSolution."""

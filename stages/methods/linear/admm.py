@@ -1,4 +1,4 @@
-"""ADMM: weights that follow the outputs and weights that have the zeros, drawn together step by step."""
+"""ADMM pruning: alternates a least-squares fit to the outputs and a projection to the sparse weights."""
 
 from __future__ import annotations
 
@@ -82,24 +82,25 @@ class Admm:
             raise ParameterError(f"refine_steps: expected at least 0, got {self.refine_steps}")
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
-        """Raises NotPositiveDefiniteError if the Gram matrix with ridge and penalty is singular."""
+        """Mask and weights; raises NotPositiveDefiniteError if the Gram matrix with ridge and penalty is singular."""
         unit = unit_diagonal(problem.gram)
         target = (problem.target * unit.scale).contiguous()
         total, keep = self._alternate(target, unit.gram, problem.rows, budget)
         weight = total.mul_(keep)
         if self.refine_steps:
             weight = guarded_refit(target, unit.gram, keep, weight, self.refine_steps, self.ridge)
-        whole = keep.all(1, keepdim=True)  # a row that loses nothing is at its minimum, which no rounding shall move
+        # A row that loses nothing is at its minimum, which no rounding shall move.
+        whole = keep.all(1, keepdim=True)
         return masked_solution(torch.where(whole, problem.target, weight / unit.scale), keep, self.ridge)
 
     def penalties_of_steps(self) -> list[float]:
-        """ρ of every step, growing from the first to the last."""
+        """ρ of every step, growing geometrically from `penalty` to `penalty_end` in `penalties` stages."""
         stages = min(self.penalties, self.iterations)
         growth = (self.penalty_end / self.penalty) ** (1 / max(1, stages - 1))
         return [self.penalty * growth ** (step * stages // self.iterations) for step in range(self.iterations)]
 
     def _alternate(self, target: Tensor, gram: Tensor, rows: tuple[int, ...], budget: Budget) -> tuple[Tensor, Tensor]:
-        """W + U, (d_out, d_in), and the mask after the last step."""
+        """W + U after the last step, (d_out, d_in), and the mask."""
         penalties = self.penalties_of_steps()
         total, buffer, move = target.clone(), torch.empty_like(target), torch.empty_like(target)
         keep = self._select(total, rows, budget, 0, buffer)
@@ -116,12 +117,13 @@ class Admm:
 
     def _select(self, total: Tensor, rows: tuple[int, ...], budget: Budget, step: int, buffer: Tensor) -> Tensor:
         if self.gradual:
+            # The removed share after t of the selections is 1 - (1 - t)³: fast at first, when little is lost by it.
             budget = partial_budget(budget, 1 - (1 - (step + 1) / (self.selections + 1)) ** 3, rows, total.shape[1])
         return budget.select(torch.abs(total, out=buffer), rows)
 
 
 def partial_budget(budget: Budget, share: float, rows: tuple[int, ...], width: int) -> Budget:
-    """A budget that removes only this share, 0 to 1, of what `budget` removes, to the nearest whole number."""
+    """The budget that removes only this share, 0 to 1, of what `budget` removes, to the nearest whole number."""
     groups, kept = budget.groups, budget.kept
     if groups is not None:
         groups = (groups[1] - removed_count(groups[1] - groups[0], share), groups[1])

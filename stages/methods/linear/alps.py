@@ -1,4 +1,4 @@
-"""ALPS: ADMM whose penalty grows as long as the mask still changes, until the mask has settled."""
+"""ALPS pruning: ADMM whose penalty grows until the mask has settled, then conjugate gradients."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from stages.linalg.unit_diagonal import unit_diagonal
 from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution, masked_solution
 
 PERIOD = 3
-"""Steps between two looks at how much of the mask has changed."""
+"""Steps between two updates of the penalty by how much of the mask has changed."""
 
 GROWTH = ((0.1, 1.3), (0.005, 1.2), (0.0, 1.1))
-"""Least changed share of the mask, and the factor of the penalty that goes with it."""
+"""Thresholds of the changed share of the mask, each with the factor that multiplies the penalty from there on."""
 
 
 @dataclass(frozen=True)
@@ -63,21 +63,22 @@ class Alps:
                 raise ParameterError(f"{name}: expected at least 0, got {getattr(self, name)}")
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
-        """Raises NotPositiveDefiniteError if the Gram matrix with ridge and penalty is singular."""
+        """Mask and weights; raises NotPositiveDefiniteError if the Gram matrix with ridge and penalty is singular."""
         unit = unit_diagonal(problem.gram)
         target = (problem.target * unit.scale).contiguous()
-        found = []
+        solved = []
         for i, part in enumerate(target.split(problem.rows)):
             own = budget if budget.kept is None else replace(budget, kept=(budget.kept[i],))
-            found.append(self._alternate(part, unit.gram, own))
-        weight, keep = torch.cat([weight for weight, _ in found]), torch.cat([keep for _, keep in found])
+            solved.append(self._alternate(part, unit.gram, own))
+        weight, keep = torch.cat([weight for weight, _ in solved]), torch.cat([keep for _, keep in solved])
         if self.refine_steps:
             weight = guarded_refit(target, unit.gram, keep, weight, self.refine_steps, self.ridge)
-        whole = keep.all(1, keepdim=True)  # a row that loses nothing is at its minimum, which no rounding shall move
+        # A row that loses nothing is at its minimum, which no rounding shall move.
+        whole = keep.all(1, keepdim=True)
         return masked_solution(torch.where(whole, problem.target, weight / unit.scale), keep, self.ridge)
 
     def _alternate(self, target: Tensor, gram: Tensor, budget: Budget) -> tuple[Tensor, Tensor]:
-        """Z, (rows, d_in), of one linear and its mask."""
+        """Z (rows, d_in) and its mask for one linear, with a penalty and a stop of its own."""
         rows, last = (len(target),), self.penalty
         total, buffer, move = target.clone(), torch.empty_like(target), torch.empty_like(target)
         seen = keep = budget.select(torch.abs(total, out=buffer), rows)
@@ -96,5 +97,5 @@ class Alps:
 
 
 def penalty_growth(changed: float) -> float:
-    """What the penalty is multiplied by after this share of the mask has changed."""
+    """Factor of the penalty after this share of the mask has changed; see GROWTH."""
     return next(factor for least, factor in GROWTH if changed >= least)

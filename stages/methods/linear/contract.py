@@ -1,4 +1,4 @@
-"""What every layer-wise method takes and gives."""
+"""Contract of layer-wise methods: LinearProblem, Budget, LinearSolution, and the protocol LinearSolver."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from stages.linalg.schedule import SparsityPattern
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """Linears that share an input, one under another, and what is known of that input.
+    """Layer-wise pruning problem: the stacked weights of linears that share an input, and that input's statistics.
 
-    target: (d_out, d_in) weights whose outputs are to be kept, the rows of all linears stacked: those before
+    A method looks for W with an exact number of zeros and small tr[(W - T) G (W - T)ᵀ], the mean squared error of the
+    outputs over the calibration tokens.
+
+    target: T, (d_out, d_in) weights whose outputs are to be preserved, the rows of all linears stacked: those before
             pruning, or what they were corrected to.
-    gram:   (d_in, d_in) mean over tokens of x xᵀ, in the dtype and on the device of `target`.
+    gram:   G, (d_in, d_in) mean over tokens of x xᵀ, in the dtype and on the device of `target`.
     mean:   (d_in,) mean over tokens of x.
     tokens: how many tokens the means are over.
     rows:   rows of each linear; they add up to d_out.
+
+    Raises ValueError for shapes that do not agree.
     """
 
     target: Tensor
@@ -42,7 +47,7 @@ class LinearProblem:
 
 @dataclass(frozen=True)
 class Budget:
-    """How many weights go, and among which they compete.
+    """How many weights are removed, and among which they compete.
 
     sparsity: fraction removed, of every row or of every linear.
     scope:    `row`: every row loses the same number; `linear`: the rows of a linear compete.
@@ -57,9 +62,10 @@ class Budget:
     kept: tuple[int, ...] | None = None
 
     def select(self, scores: Tensor, rows: tuple[int, ...], start: int = 0, width: int | None = None) -> Tensor:
-        """Mask of the columns [start, start + c) of weights `width` wide, by scores (d_out, c).
+        """Mask (d_out, c) bool that keeps the highest `scores` (d_out, c) within the budget.
 
-        Taken tile by tile from left to right, the counts of all tiles add up to the exact total.
+        For column tiles: scores of the columns [start, start + c) of weights `width` wide. Taken from left to right,
+        the counts of all tiles add up to the exact total.
         """
         stop = start + scores.shape[1]
         width = stop if width is None else width
@@ -77,7 +83,7 @@ class Budget:
         return torch.cat(masks)
 
     def kept_counts(self, rows: tuple[int, ...], width: int) -> tuple[int, ...]:
-        """Weights that stay in each linear."""
+        """Number of weights that stay in each linear, of d_in = `width`."""
         if self.groups is not None:
             return tuple(count * width // self.groups[1] * self.groups[0] for count in rows)
         if self.scope == "row":
@@ -87,7 +93,7 @@ class Budget:
         return tuple(count * width - removed_count(count * width, self.sparsity) for count in rows)
 
     def patterns(self, rows: tuple[int, ...], width: int) -> tuple[SparsityPattern, ...]:
-        """What stays of each linear, for methods that cut one linear after another."""
+        """The budget of each linear alone, for methods that threshold one linear after another."""
         by_row = self.scope == "row"
         return tuple(
             SparsityPattern(count, kept // count if by_row else kept, by_row, self.groups)
@@ -96,17 +102,18 @@ class Budget:
 
 
 def _between(removed: int, start: int, stop: int, width: int) -> int:
+    """How many of `removed` weights, spread evenly over `width` columns, fall into the columns [start, stop)."""
     return removed_before(removed, stop, width) - removed_before(removed, start, width)
 
 
 @dataclass(frozen=True)
 class LinearSolution:
-    """A solved problem.
+    """Solution of a LinearProblem.
 
     weight:   (d_out, d_in), exactly zero where not kept.
     keep:     (d_out, d_in) bool.
-    damping:  what was added to diag(G), as a fraction of its mean; None if nothing was inverted.
-    attempts: factorisations it took; more than 1 means that the damping was raised.
+    damping:  added to diag(G), as a fraction of its mean; None if nothing was inverted.
+    attempts: factorisations tried; more than 1 means that the damping was raised.
     """
 
     weight: Tensor
@@ -116,21 +123,21 @@ class LinearSolution:
 
 
 def masked_solution(weight: Tensor, keep: Tensor, damping: float | None = None, attempts: int = 1) -> LinearSolution:
-    """A solution with exact zeros where nothing is kept."""
+    """A LinearSolution of this weight with exact zeros where `keep` is False."""
     return LinearSolution(torch.where(keep, weight, 0.0), keep, damping, attempts)
 
 
 def relative_errors(problem: LinearProblem, weight: Tensor) -> tuple[float, ...]:
-    """Relative error of each linear with this (d_out, d_in) weight in place of its target."""
+    """Relative error ‖XΔᵀ‖²/‖XTᵀ‖² of each linear, Δ = weight - T, for a stacked weight (d_out, d_in)."""
     return relative_error(weight, problem.target, problem.gram, problem.rows)
 
 
 class LinearSolver(Protocol):
-    """A method: a frozen dataclass of its settings.
+    """A layer-wise method: a frozen dataclass of its settings that solves a LinearProblem when called.
 
-    paper:  where it comes from, in one line.
+    paper:  its source, in one line.
     refits: whether kept weights change.
-    scopes: the scopes it can work in, its paper's own first.
+    scopes: the scopes it can work in (row, linear, model), its paper's own first.
     """
 
     paper: str
@@ -138,5 +145,5 @@ class LinearSolver(Protocol):
     scopes: tuple[str, ...]
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
-        """Solve one problem; inputs are left as they are."""
+        """Solve one problem to the exact counts of the budget; inputs are not modified."""
         ...

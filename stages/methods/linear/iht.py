@@ -1,4 +1,4 @@
-"""Iterative hard thresholding: the largest weights stay while all of them move."""
+"""Iterative hard thresholding (IHT): gradient steps on the layer-wise error, each followed by a cut to the count."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class IterativeHardThresholding:
         self._recipe()
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
-        """Dead inputs and singular Gram matrices are no trouble: nothing is inverted."""
+        """Mask and weights; dead inputs and singular Gram matrices are allowed, since nothing is inverted."""
         patterns = budget.patterns(problem.rows, problem.target.shape[1])
-        found = sparse_fit(problem.target, problem.gram, patterns, self._recipe(), momentum=False)
-        return masked_solution(found.weight, found.keep)
+        fit = sparse_fit(problem.target, problem.gram, patterns, self._recipe(), momentum=False)
+        return masked_solution(fit.weight, fit.keep)
 
     def _recipe(self) -> Recipe:
         return Recipe(self.schedule, self.iterations, self.mu, self.refine, self.refine_steps)

@@ -1,4 +1,4 @@
-"""Monotone accelerated iterative hard thresholding: the largest weights stay while all of them move."""
+"""Monotone accelerated iterative hard thresholding (MAIHT): gradient steps with momentum, each followed by a cut."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class MonotoneAcceleratedIht:
         self._recipe()
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
-        """Dead inputs and singular Gram matrices are no trouble: nothing is inverted."""
+        """Mask and weights; dead inputs and singular Gram matrices are allowed, since nothing is inverted."""
         patterns = budget.patterns(problem.rows, problem.target.shape[1])
-        found = sparse_fit(problem.target, problem.gram, patterns, self._recipe(), momentum=True)
-        return masked_solution(found.weight, found.keep)
+        fit = sparse_fit(problem.target, problem.gram, patterns, self._recipe(), momentum=True)
+        return masked_solution(fit.weight, fit.keep)
 
     def _recipe(self) -> Recipe:
         return Recipe(self.schedule, self.iterations, self.mu, self.refine, self.refine_steps)

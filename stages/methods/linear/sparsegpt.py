@@ -1,4 +1,4 @@
-"""SparseGPT: prune columns from left to right, later columns make up for the loss."""
+"""SparseGPT: prunes columns from left to right and compensates each removal in the columns after it."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class SparseGpt:
             raise ParameterError(f"damping: expected at least 0, got {self.damping}")
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
-        """Raises NotPositiveDefiniteError if the damped Gram matrix is singular."""
+        """Mask and weights; raises NotPositiveDefiniteError if the damped Gram matrix is singular."""
         upper, damping, attempts = inverse_factor(problem.gram, self.damping, problem.tokens)
         weight = problem.target.clone(memory_format=torch.contiguous_format)
         keep = torch.ones_like(weight, dtype=torch.bool)
         width = weight.shape[1]
-        together = self._chosen_together(budget)
+        together = self._mask_width(budget)
         for first, last in _lazy_tiles(width, together, self._lazy(width, budget)):
             tile = tile_of(weight, keep, upper, first, last)
             if budget.groups is not None:
@@ -77,12 +77,14 @@ class SparseGpt:
             weight[:, last:].addmm_(tile.errors, upper[first:last, last:], alpha=-1)
         return LinearSolution(weight, keep, damping, attempts)
 
-    def _chosen_together(self, budget: Budget) -> int:
+    def _mask_width(self, budget: Budget) -> int:
+        """Columns whose mask is chosen at once: an N:M group, a tile, or one."""
         if budget.groups is not None:
             return budget.groups[1]
         return self.tile if self.selection == "tile" else 1
 
     def _lazy(self, width: int, budget: Budget) -> int:
+        """Columns of a lazy update, an N:M group at least."""
         lazy = lazy_width(width) if self.lazy == "auto" else self.lazy
         return lazy if budget.groups is None else max(lazy, budget.groups[1])
 
@@ -107,6 +109,6 @@ def _lazy_tiles(width: int, chosen: int, lazy: int) -> Iterator[tuple[int, int]]
 
 
 def _choose(weight: Tensor, keep: Tensor, upper: Tensor, budget: Budget, rows: tuple[int, ...], part: slice) -> None:
-    """Fill in the mask of some columns, all updates of which are done."""
+    """Choose the mask of some columns, to which all updates of the columns before them have been applied."""
     scores = (weight[:, part] / upper.diagonal()[part]).square_()
     keep[:, part] = budget.select(scores, rows, part.start, weight.shape[1])

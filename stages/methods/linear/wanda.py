@@ -1,4 +1,4 @@
-"""Wanda: weights scored by magnitude times the norm of their input."""
+"""Wanda pruning: scores weights by magnitude times the norm of their input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stages.methods.linear.contract import Budget, LinearProblem, LinearSolution
 
 @dataclass(frozen=True)
 class Wanda:
-    """Score |w_ij| ‖x_j‖^p, compared within each output row (Sun et al. 2023, eq. 1).
+    """Keeps the weights with the largest |w_ij| ‖x_j‖^p, compared within each output row (Sun et al. 2023, eq. 1).
 
     Departs from the paper: the norm is a mean over tokens, which orders the weights alike, and its
     power is a setting.
@@ -30,7 +30,7 @@ class Wanda:
             raise ParameterError(f"activation_power: expected at least 0, got {self.activation_power}")
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
-        """Keep the weights with the largest scores."""
+        """The mask of the largest scores of each row or linear, and these weights as they were."""
         norms = problem.gram.diagonal().clamp(min=0).sqrt()
         keep = budget.select(problem.target.abs() * norms**self.activation_power, problem.rows)
         return masked_solution(problem.target, keep)

@@ -1,1 +1,1 @@
-"""Methods that rotate the hidden states and drop directions of them in every block at once."""
+"""Methods that rotate the hidden states to a basis and drop components of it in every block."""

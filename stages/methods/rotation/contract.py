@@ -1,4 +1,4 @@
-"""What methods that slice the hidden width are told of a model: its parameters as a function of that width."""
+"""Contract of methods that slice the hidden width: a model's parameter counts as a function of that width."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 class Sizes:
     """Parameters of a model's blocks, as a function of how wide the hidden states are.
 
-    width:  of the dense model.
+    width:  hidden width of the dense model.
     dense:  parameters of all linears of its blocks.
     rows:   of linears, in all blocks, that have `width` inputs or outputs: parameters for each unit of width.
-    last:   those of them that answer into what leaves the last block.
+    last:   those of them that add to what leaves the last block.
     fixed:  the rest (biases of linears that read the hidden states).
+    blocks: how many there are.
     tied:   whether the embeddings are the head's weight.
     """
 
@@ -26,7 +27,7 @@ class Sizes:
     tied: bool
 
     def kept(self, width: int, head: bool) -> int:
-        """Parameters of the blocks' linears for hidden states of `width`, with the matrices between bases.
+        """Parameters of the blocks' linears for hidden states of `width`, matrices on residual connections included.
 
         head: whether what leaves the last block is sliced too.
         """

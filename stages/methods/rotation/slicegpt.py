@@ -1,4 +1,4 @@
-"""SliceGPT: hidden states in the basis of their principal components, without the last of them."""
+"""SliceGPT: rotates hidden states to their principal components and drops the last of these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stages.methods.rotation.contract import Sizes
 
 @dataclass(frozen=True)
 class SliceGpt:
-    """Rotate what enters each norm to its principal components and keep the first ones (Ashkboos 2024, section 3).
+    """Rotates what enters each norm to its principal components, keeps the first (Ashkboos et al. 2024, section 3).
 
     An RMS norm commutes with rotations Q once its scale is in the linears after it, so between norms the hidden
     states can be x Q with a Q of their own for each; residual connections take Qᵀ Q' from one to the next. The
@@ -55,6 +55,7 @@ class SliceGpt:
         )
 
     def _removed(self, sizes: Sizes, width: int) -> float:
+        """Share of the hidden width, or of the blocks' parameters, that slicing to `width` removes."""
         if self.amount == "width":
             return 1 - width / sizes.width
         return 1 - sizes.kept(width, self.head) / sizes.dense

@@ -1,1 +1,1 @@
-"""Scores of heads and channels, their ranking over the model, and what makes up for those removed."""
+"""Structured methods that score heads and MLP channels (UnitProblem -> scores), and their ranking to a budget."""

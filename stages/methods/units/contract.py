@@ -1,4 +1,4 @@
-"""What every structured method takes and gives."""
+"""Contract of structured methods: UnitProblem and the protocols UnitMethod and UnitScorer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class UnitProblem:
-    """The units of one kind in a block, and what is known of the linear that reads them (o or down).
+    """The heads or the channels of a block to be scored, with the statistics of the linear that reads them (o or down).
 
-    dense:      (d_out, d_in) weight of that linear, in the dtype and on the device of `gram`.
-    gram:       (d_in, d_in) mean over tokens of x xᵀ of its inputs; mean: (d_in,); tokens: how many.
+    dense:      W, (d_out, d_in) weight of that linear, in the dtype and on the device of `gram`.
+    gram:       G, (d_in, d_in) mean over tokens of x xᵀ of its inputs; mean: (d_in,); tokens: how many.
     columns:    (units, columns of each) inputs that belong to each unit.
     parameters: of one unit, in all linears that it is a part of.
     coupled:    all weights of each unit, (units, weights of each): rows of the linears that make it, then its columns
@@ -36,17 +36,20 @@ class UnitProblem:
 
 
 Need = Literal["coupled", "salience", "fisher"]
+"""Optional fields of UnitProblem that a method may ask for."""
 Allocation = Literal["global", "uniform"]
+"""How units are ranked: all blocks compete, or every block loses the same number."""
 Compensation = Literal["weights", "bias", "affine", "none"]
+"""What makes up for removed units: a refit of the kept weights of o and down, a bias for the mean, or both."""
 
 
 class UnitMethod(Protocol):
-    """A method: a frozen dataclass of its settings.
+    """A structured method: a frozen dataclass of its settings.
 
-    paper:        where it comes from, in one line.
-    needs:        what of a problem it asks for beside the statistics.
-    allocation:   how its paper ranks: all blocks together, or each block by itself.
-    compensation: what its paper makes up for removed units by.
+    paper:        its source, in one line.
+    needs:        optional fields of UnitProblem that it uses.
+    allocation:   its paper's, the default of solve.units.allocation.
+    compensation: its paper's, the default of solve.units.compensation.
     """
 
     paper: str
@@ -55,21 +58,21 @@ class UnitMethod(Protocol):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What of a problem it asks for."""
+        """Optional fields of UnitProblem that it uses."""
         ...
 
 
 class UnitScorer(UnitMethod, Protocol):
-    """A method that scores the units of one place from what is known of the linear that reads them."""
+    """A structured method that scores units when called with a UnitProblem."""
 
     def __call__(self, problem: UnitProblem) -> Tensor:
-        """Scores (units,), higher for those more worth keeping; comparable between blocks, and per parameter.
+        """Scores (units,), higher for those more worth keeping; per parameter, and comparable between blocks.
 
-        Inputs are left as they are.
+        Inputs are not modified.
         """
         ...
 
 
 def per_unit(scores: Tensor, columns: Tensor) -> Tensor:
-    """Mean score (units,) of the columns (units, columns of each) of each unit; scores: (d_in,)."""
+    """Mean over each unit's inputs, (units,), of scores (d_in,). columns: (units, columns of each)."""
     return scores[columns.to(scores.device)].mean(1)

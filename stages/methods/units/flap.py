@@ -1,4 +1,4 @@
-"""FLAP: units whose outputs hardly fluctuate are replaced by their mean."""
+"""FLAP: removes the heads and channels whose activations fluctuate least, and puts their mean into a bias."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stages.methods.units.contract import Allocation, Compensation, Need, UnitPr
 
 @dataclass(frozen=True)
 class Flap:
-    """Fluctuation of every input of o and down, standardised in each linear, and a bias that restores the mean.
+    """Scores the fluctuation of every input of o and down, standardised in each linear (An et al. 2023).
 
         metric `fluctuation` (the paper's WIFV):   Var(x_j) ‖w_j‖²;   `variance` (IFV):   Var(x_j)
 
@@ -22,6 +22,9 @@ class Flap:
 
     Departs from the public code: variances are over the tokens of the calibration text, not a running update of
     per-sequence ones.
+
+    metric:      fluctuation | variance.
+    standardise: whether scores are standardised in each linear.
     """
 
     metric: Literal["fluctuation", "variance"] = "fluctuation"
@@ -32,7 +35,7 @@ class Flap:
     compensation: ClassVar[Compensation] = "bias"
 
     def __call__(self, problem: UnitProblem) -> Tensor:
-        """Scores (units,)."""
+        """Scores (units,): the mean of a unit's inputs' scores."""
         fluctuation = (problem.gram.diagonal() - problem.mean.square()).clamp(min=0)
         if self.metric == "fluctuation":
             fluctuation = fluctuation * problem.dense.square().sum(0)

@@ -1,4 +1,4 @@
-"""LLM-Pruner: units by what a Taylor expansion says of the loss without them."""
+"""LLM-Pruner: scores heads and channels by the Taylor expansion of the loss in their weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ REDUCE: dict[str, Callable[[Tensor], Tensor]] = {
     "max": lambda terms: terms.amax(1),
     "last": lambda terms: terms[:, -1],
 }
+"""How the salience (units, linears) of a unit's linears becomes one score, by the setting `aggregate`."""
 
 
 @dataclass(frozen=True)
 class LlmPruner:
-    """Score a unit by the change of the loss that the weights coupled in it stand for (Ma 2023, section 3.2).
+    """Scores a unit by the change of the loss if the weights coupled in it go (Ma et al. 2023, section 3.2).
 
     order:      first: w g; second: w² E g²; mixed: w g - ½ w² E g² (eq. 4), g the loss's gradient of a sequence,
                 E the mean over sequences.
@@ -44,7 +45,7 @@ class LlmPruner:
     aggregate: Literal["sum", "product", "max", "last"] = "sum"
 
     def __call__(self, problem: UnitProblem) -> Tensor:
-        """Scores (units,)."""
+        """Scores (units,); raises ValueError without the problem's salience."""
         if problem.salience is None:
             raise ValueError("llm_pruner needs the problem's salience")
         term = SECOND if self.order == "second" else f"{self.importance}.{self.order}"

@@ -1,4 +1,4 @@
-"""Numerical score: the relaxed mask of a linear's inputs that changes its outputs least, by Newton's method."""
+"""Numerical pruning: scores units by the relaxed mask of a linear's inputs that changes its outputs least."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stages.methods.units.contract import Allocation, Compensation, Need, UnitPr
 
 @dataclass(frozen=True)
 class Newton:
-    """Score every input of o or down by the mask z that solves (numerical pruning, eqs. 2 and 3, Algorithm 1)
+    """Scores every input of o or down by the mask z that solves (Shen et al. 2025, eqs. 2 and 3, Algorithm 1)
 
         min ½ Σ_i ‖X(w_i - z ∘ w_i)‖² = ½ (1 - z)ᵀ H (1 - z),   H = (WᵀW) ∘ G,   Σ z = (1 - removed) D,
 
@@ -66,10 +66,11 @@ class Newton:
         return per_unit(self.mask(problem), problem.columns).to(problem.gram.dtype)
 
     def mask(self, problem: UnitProblem) -> Tensor:
-        """The relaxed mask z (d_in,), in float64."""
+        """The relaxed mask z (d_in,), float64; raises NotPositiveDefiniteError if H has no factor."""
         hessian = mask_hessian(problem.dense, problem.gram, self.damping)
         width = len(hessian)
-        if not hessian.diagonal().any():  # nothing comes out of it: all goes first
+        # A linear whose outputs are all zero loses nothing with its inputs: they go first.
+        if not hessian.diagonal().any():
             return torch.zeros_like(hessian[0])
         if self.form == "box":
             return 1 - box_minimum(hessian, self.removed * width)
@@ -91,7 +92,7 @@ class Newton:
 
 
 def mask_hessian(dense: Tensor, gram: Tensor, damping: float) -> Tensor:
-    """(WᵀW) ∘ G + damping · mean(diag) I, (d_in, d_in) in float64: the second derivative of the outputs' error in z."""
+    """(WᵀW) ∘ G + damping · mean(diag) I, (d_in, d_in) float64: damped Hessian of the outputs' error in the mask."""
     weight = dense.double()
     hessian = (weight.T @ weight) * gram.double()
     hessian.diagonal().add_(damping * hessian.diagonal().mean())
@@ -99,6 +100,7 @@ def mask_hessian(dense: Tensor, gram: Tensor, damping: float) -> Tensor:
 
 
 def _factor(matrix: Tensor) -> Tensor:
+    """Lower Cholesky factor; raises NotPositiveDefiniteError."""
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) != 0:
         raise NotPositiveDefiniteError(

@@ -1,4 +1,4 @@
-"""Optimal brain surgeon for whole units: rank by the loss that remains after the others have made up for a removal."""
+"""Optimal brain surgeon for heads and channels: ranks units by the loss that remains once a removal is compensated."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from stages.methods.units.contract import Allocation, Compensation, Need, UnitPr
 
 @dataclass(frozen=True)
 class ObsUnits:
-    """Units g in the order in which they are best removed, with what each removal costs once it is compensated,
+    """Removes units g greedily in the order of their loss once the kept weights have been refitted,
 
         loss_g = tr W_g ((G⁻¹)_gg)⁻¹ W_gᵀ,   for a channel ‖w_i‖² / (G⁻¹)_ii,
 
-    Remark 4 of numerical pruning for one unit. They go in `rounds`; after each, the weights and the inverse are those
-    of what is left, (W_R = removed in the round)
+    as eq. 5 of Hassibi and Stork 1993 for a weight and Remark 4 of Shen et al. 2025 for a unit. They go in `rounds`;
+    after each, the weights and the inverse are those of what is left (W_R = removed in the round),
 
         W ← W - W_R ((G⁻¹)_RR)⁻¹ (G⁻¹)_R:,   G⁻¹ ← G⁻¹ - (G⁻¹)_:R ((G⁻¹)_RR)⁻¹ (G⁻¹)_R:,
 
@@ -45,7 +45,7 @@ class ObsUnits:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Fisher matrices, where losses are compared by them."""
+        """The Fisher matrix of the outputs, where losses are compared by it."""
         return frozenset({"fisher"}) if self.compare == "loss" else frozenset()
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class ObsUnits:
         return scores.to(problem.gram.dtype)
 
     def _scale(self, problem: UnitProblem, losses: Tensor) -> float:
-        """What losses are relative to; 1 where that is 0, because the outputs or most units are."""
+        """What losses are divided by to compare blocks; 1 where that is 0, as outputs or most losses are zero."""
         if self.compare == "energy":
             return float(((problem.dense @ problem.gram) * problem.dense).sum()) or 1.0
         if self.compare == "median":
@@ -97,6 +97,7 @@ class ObsUnits:
         return torch.cat(order), torch.cat(losses)
 
     def _inverse(self, gram: Tensor) -> Tensor:
+        """Inverse of the damped Gram matrix (inputs, inputs); raises NotPositiveDefiniteError."""
         damped = gram + self.damping * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         inverse = inverse_by_halves(damped)
         return inverse if bool((inverse.diagonal() > 0).all()) else self._refused(len(gram))

@@ -1,4 +1,4 @@
-"""Which units of the whole model stay: the cheapest by score go until the parameter budget is met."""
+"""Ranking of units over the whole model: those with the lowest scores go until the parameter budget is met."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from stages.errors import ParameterError
 
 @dataclass(frozen=True)
 class RankedUnits:
-    """The units of one kind in one block.
+    """The heads or the channels of one block, as they compete with those of other blocks.
 
-    scores: (units,), higher for those more worth keeping; parameters: of each unit.
-    kept:   how many stay, where that is settled; None where they compete.
-    multiple: units go in such numbers that what stays is a multiple of it.
+    scores:     (units,), higher for those more worth keeping.
+    parameters: of each unit.
+    kept:       how many stay, where that is settled; None where they compete.
+    multiple:   units go in such numbers that what stays is a multiple of it.
     """
 
     scores: Tensor
@@ -28,7 +29,7 @@ class RankedUnits:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Units of one place that go together: the lowest-scored `units` that are left there, in the order of `rank`."""
+    """Units of one place that go together; `rank` orders the pieces of a place, lowest scores first."""
 
     place: int
     rank: int
@@ -38,7 +39,7 @@ class _Piece:
 
 
 def keep_to_budget(places: Sequence[RankedUnits], removed: int) -> list[Tensor]:
-    """For each place the units (units,) bool that stay when at least `removed` parameters go, and hardly more.
+    """Masks (units,) bool of each place such that at least `removed` parameters go, and hardly more.
 
     The lowest score of all goes first; a unit larger than what is still to go is passed over, unless nothing smaller
     is left: the budget is missed by less than the smallest unit while one of those is left to go. Every place keeps at
@@ -70,7 +71,7 @@ def keep_to_budget(places: Sequence[RankedUnits], removed: int) -> list[Tensor]:
             continue
         counts[piece.place] -= piece.units
         short -= piece.parameters
-    for piece in sorted(passed, key=lambda one: one.parameters):
+    for piece in sorted(passed, key=lambda each: each.parameters):
         if short <= 0:
             break
         counts[piece.place] -= piece.units
@@ -79,9 +80,10 @@ def keep_to_budget(places: Sequence[RankedUnits], removed: int) -> list[Tensor]:
 
 
 def keep_above_threshold(places: Sequence[RankedUnits], fraction: float, factors: Sequence[float]) -> list[Tensor]:
-    """Eq. 8 of numerical pruning as it is written: scores times a factor, and a threshold by the COUNT of units.
+    """Masks (units,) bool by eq. 8 of numerical pruning as written: scaled scores, a threshold by the COUNT of units.
 
-    factors: of each place, α = 4 d/3 for heads, d their inputs of o, 1 for channels; it all but spares the heads.
+    fraction: of all units that go. factors: of each place, α = 4 d/3 for heads, d their inputs of o, 1 for channels,
+    which all but spares the heads.
     """
     settled = [place.kept is not None for place in places]
     together = [place.scores * factor for place, factor in zip(places, factors, strict=True)]
@@ -98,23 +100,25 @@ def keep_above_threshold(places: Sequence[RankedUnits], fraction: float, factors
 
 
 def keep_best(scores: Tensor, kept: int) -> Tensor:
-    """(units,) bool, True at the `kept` highest scores, the first among equals."""
+    """Mask (units,) bool of the `kept` highest scores, the first among equals."""
     keep = torch.zeros(len(scores), dtype=torch.bool)
     keep[scores.argsort(descending=True, stable=True)[:kept].cpu()] = True
     return keep
 
 
 def _settled(place: RankedUnits) -> int:
+    """How many units of a place stay before any ranking."""
     return len(place.scores) if place.kept is None else place.kept
 
 
 def _gone(place: RankedUnits, kept: int) -> int:
+    """Parameters that go from a place which keeps `kept` units."""
     return (len(place.scores) - kept) * place.parameters
 
 
 def _pieces(places: Sequence[RankedUnits]) -> list[_Piece]:
-    """What can go, place by place from its lowest score: single units, or as many as leave a multiple."""
-    found = []
+    """All that can go, place by place from its lowest score: single units, or as many as leave a multiple."""
+    pieces = []
     for number, place in enumerate(places):
         if place.kept is not None:
             continue
@@ -123,6 +127,6 @@ def _pieces(places: Sequence[RankedUnits]) -> list[_Piece]:
         step = width % place.multiple or place.multiple
         while width - done - step >= place.multiple:
             score = sum(ordered[done : done + step]) / step
-            found.append(_Piece(number, done, step, step * place.parameters, score))
+            pieces.append(_Piece(number, done, step, step * place.parameters, score))
             done, step = done + step, place.multiple
-    return found
+    return pieces

@@ -1,4 +1,4 @@
-"""Wanda's score for whole units."""
+"""Wanda's score for heads and channels (Wanda-sp)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stages.methods.units.contract import Allocation, Compensation, Need, UnitPr
 
 @dataclass(frozen=True)
 class WandaUnits:
-    """Keep the inputs of o and down with the largest ‖x_j‖ ‖w_j‖; a head counts as the mean of its inputs.
+    """Keeps the inputs of o and down with the largest ‖x_j‖ ‖w_j‖; a head counts as the mean of its inputs.
 
     What An et al. 2023 (FLAP, section 4.1) call Wanda-sp: Wanda's |w| ‖x‖ for columns of a linear, ranked in each
     block by itself. With the square of both, the score is the error of the outputs when inputs were uncorrelated.
