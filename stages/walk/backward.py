@@ -1,8 +1,8 @@
-"""The walk over the dense model's blocks backwards: how much of the loss of the calibration text units carry.
+"""Backpropagation of the calibration loss block by block, for the salience of units (heads and MLP channels).
 
-One block is in memory, and one sequence. Its states are those that extract stored; the loss's gradients in the states
-leaving it were written by the block after it, to a file of the block store that lives until the block before it is
-done. Of the gradients of its weights only a few sums a unit are kept (linalg/salience.py).
+One block and one sequence are in memory. The block's input states are those that extract stored; the gradients in its
+output states were written by the block after it, to a file of the block store that lives until the block before it is
+done. Of the gradients of its weights only a few sums for each unit are kept (linalg/salience.py).
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ Moments = tuple[Tensor, Tensor]
 
 
 def read_salience(path: Path, kind: Kind) -> dict[str, Tensor]:
-    """Each term of salience.TERMS for the units of a kind: (units, linears), those that make them, then their sink."""
+    """Salience of the units of a kind by each of salience.TERMS, (units, linears): their sources, then their sink."""
     start = f"{kind}."
     return {name.removeprefix(start): value for name, value in read_tensors(path).items() if name.startswith(start)}
 
 
 class Backward:
-    """The walk, block by block from the last; gradients leaving a block are made again where they are not there.
+    """Backward walk over the dense blocks from the last to the first, writing the salience of each block's units.
 
-    In the model's dtype, but in float32 where that is float16, in which gradients of a mean over tokens vanish.
+    Gradients that are missing in the block store are computed again from the blocks after. In the model's dtype, but
+    in float32 where that is float16, in which gradients of a mean over tokens vanish.
+
+    identity: of the model's files, for the keys; chunk: sequences processed together where states are made.
     """
 
     def __init__(self, model: StreamedModel, identity: str, chunk: int) -> None:
@@ -59,11 +62,11 @@ class Backward:
         }
 
     def key(self, index: int) -> str:
-        """Of the salience of a block's units."""
+        """Key in the block store of the salience of a block's units."""
         return key_of(task="salience", block=index, **self._facts)
 
     def write(self, index: int, path: Path) -> None:
-        """Write the salience of the units of block `index`."""
+        """Write the salience of the units of block `index`, and E[g gᵀ] of the gradients g of their sinks' outputs."""
         parameters, gradients, fisher = self._through(index)
         tensors = dict[str, Tensor]()
         for units in units_of(self._model, index):
@@ -74,12 +77,16 @@ class Backward:
         self._store.drop(self._leaving_key(index + 1))
 
     def forget(self) -> None:
-        """Drop what is left when every block is done."""
+        """Drop the stored gradients of all blocks."""
         for index in range(-1, self._model.blocks):
             self._store.drop(self._leaving_key(index))
 
     def _through(self, index: int) -> tuple[dict[str, Tensor], dict[str, Moments], dict[str, GramSum]]:
-        """Backwards through a block: its parameters, the moments of their gradients, the sums of its sinks'."""
+        """Backpropagate through a block, store the gradients in its input states, and sum those of its weights.
+
+        Returns its linears' parameters and the moments of their gradients by name, and for each sink the Gram sum of
+        the gradients of its outputs.
+        """
         leaving, states = self._leaving(index), self._entering.dense(index)
         shape, moments, parameters = states_shape(states), dict[str, Moments](), dict[str, Tensor]()
         sinks = [units.sink for units in units_of(self._model, index)]
@@ -91,11 +98,11 @@ class Backward:
                 writer_of(path, "safetensors", shape, self._wide) as writer,
             ):
                 for entered, gradient in zip(read_states(states, 1), read_states(leaving, 1), strict=True):
-                    found = block.backward(entered, gradient)
-                    writer.append(self._finite(found.entering, index))
-                    for name, value in found.parameters.items():
-                        moments[name] = _with(moments.get(name), value.to(self._wide) / shape[0], shape[0])
-                    for name, value in found.outputs.items():
+                    gradients = block.backward(entered, gradient)
+                    writer.append(self._finite(gradients.entering, index))
+                    for name, value in gradients.parameters.items():
+                        moments[name] = add_gradient(moments.get(name), value.to(self._wide) / shape[0], shape[0])
+                    for name, value in gradients.outputs.items():
                         sums[name].add(value)
                 parameters.update({name: value.detach().to(self._wide) for name, value in block.parameters.items()})
 
@@ -103,24 +110,24 @@ class Backward:
         return parameters, moments, sums
 
     def _leaving(self, index: int) -> Path:
-        """File of the gradients in the states that leave a block."""
+        """File of the gradients in the output states of a block, computed where it is not in the block store."""
         key = self._leaving_key(index)
-        found = self._store.find(key)
-        if found is not None:
-            return found
+        stored = self._store.find(key)
+        if stored is not None:
+            return stored
         if index == self._model.blocks - 1:
             return self._store.make(key, self._write_last)
         self._through(index + 1)
         return self._leaving(index)
 
     def _write_last(self, path: Path) -> None:
-        """Write the gradients of the loss in the states that leave the last block."""
+        """Write the gradients of the loss in the output states of the last block."""
         last, windows = self._model.blocks - 1, calibration_windows()
         states, model, key = self._entering.dense(last), self._model, key_of(task="left", **self._facts)
         left = self._store.get(key, lambda to: advance(model, last, states, to, 1, "safetensors", model.dtype))
         with model.ended() as logits, writer_of(path, "safetensors", states_shape(left), self._wide) as writer:
-            for one, tokens in zip(read_states(left, 1), windows, strict=True):
-                gradient = loss_gradient(logits, one.to(model.device), tokens)[1]
+            for sequence, tokens in zip(read_states(left, 1), windows, strict=True):
+                gradient = loss_gradient(logits, sequence.to(model.device), tokens)[1]
                 writer.append(self._finite(gradient, last + 1))
         self._store.drop(key)
 
@@ -136,14 +143,18 @@ class Backward:
         return key_of(task="gradients", after=index, **self._facts)
 
 
-def _with(moments: Moments | None, share: Tensor, count: int) -> Moments:
-    """Moments with one of `count` gradients more; `share` is it over `count`."""
+def add_gradient(moments: Moments | None, share: Tensor, count: int) -> Moments:
+    """Adds one gradient to the running means of g and g², in place; None: there are none yet.
+
+    share: the gradient over `count`, the number of all gradients of the mean.
+    """
+    # (g / n)² n = g² / n: the gradient's share of the mean of squares.
     square = share.square() * count
     return (share, square) if moments is None else (moments[0].add_(share), moments[1].add_(square))
 
 
 def calibration_windows() -> Tensor:
-    """Token ids (sequences, length) of the text that extract stored the states of."""
+    """Token ids (sequences, length) of the calibration text whose hidden states extract stored."""
     manifest = read_manifest(ACTIVATIONS)
     if manifest["texts"] != identity_of(TEXTS):
         raise ArtifactError(f"{ACTIVATIONS} was made from other texts than {TEXTS} holds now: run `dvc repro`")

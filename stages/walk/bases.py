@@ -1,4 +1,4 @@
-"""Bases of a sliced model's hidden states, as a solution's block files hold them (SliceGPT)."""
+"""SliceGPT's orthonormal bases of hidden states, read from a solution's block files."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LAYOUT = "sliced"
 
 
 def read_bases(path: Path) -> Bases:
-    """Bases of a block's norms."""
-    found = TensorFile(path).read(["attention.basis", "mlp.basis"])
-    return Bases(found["attention.basis"], found["mlp.basis"])
+    """Bases of the hidden states entering a block's two norms, (width, kept) each, as they are stored."""
+    tensors = TensorFile(path).read(["attention.basis", "mlp.basis"])
+    return Bases(tensors["attention.basis"], tensors["mlp.basis"])
 
 
 def read_lost(path: Path) -> dict[str, float]:
-    """Share of the energy outside of each basis of a block's file."""
+    """Share of the hidden states' energy outside each basis in a block's solution file, by the basis's name."""
     lost: dict[str, float] = json.loads(TensorFile(path).metadata["lost"])
     return lost
 

@@ -1,6 +1,6 @@
-"""The walk over the blocks: what enters each linear, and what leaves a block.
+"""Hidden states carried from block to block: embeddings, then each block's output, written to files.
 
-One place for both kinds of inputs: the dense model's, and those a partly pruned model gives.
+For both kinds of states: the dense model's and those of a partly pruned model.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def write_entering(
 
 
 def write_embeddings(model: StreamedModel, tokens: Tensor, path: Path, file_format: str, dtype: torch.dtype) -> None:
-    """Write the hidden states entering block 0 for token ids (sequences, length)."""
+    """Write the hidden states (sequences, length, width) entering block 0 for token ids (sequences, length)."""
     shape = (*tokens.shape, model.width)
     with writer_of(path, file_format, shape, dtype) as writer:  # type: ignore[arg-type]
         for states in model.embed(tokens):
@@ -62,14 +62,17 @@ def advance(
     dtype: torch.dtype,
     replaced: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write what block `index`, with `replaced` tensors, makes of the hidden states in `source`."""
+    """Write the output of block `index` for the hidden states in `source`, `chunk` sequences at a time.
+
+    replaced: tensors in place of the checkpoint's, by parameter name. Raises NotFiniteError, see `in_dtype`.
+    """
     with model.loaded(index, replaced), writer_of(target, file_format, states_shape(source), dtype) as writer:
         for states in read_states(source, chunk):
             writer.append(in_dtype(model.run(index, states), dtype, f"block {index} gives"))
 
 
 def finite(states: Tensor, what: str) -> Tensor:
-    """The states; raises NotFiniteError unless they are finite."""
+    """The same states; raises NotFiniteError unless they are finite. what: their source, for the error's text."""
     if not torch.isfinite(states).all():
         raise NotFiniteError(
             f"{what} hidden states that are not finite: use compute.dtype float32 or bfloat16, or check the model"
@@ -78,7 +81,7 @@ def finite(states: Tensor, what: str) -> Tensor:
 
 
 def in_dtype(states: Tensor, dtype: torch.dtype, what: str) -> Tensor:
-    """The states in the dtype that they are stored in; raises NotFiniteError unless they are finite before and then."""
+    """States cast to the dtype they are stored in; raises NotFiniteError where they are, or then become, not finite."""
     stored = finite(states, what).to(dtype)
     if dtype != states.dtype and not torch.isfinite(stored).all():
         raise NotFiniteError(

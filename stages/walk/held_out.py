@@ -1,15 +1,15 @@
-"""The split of calibration sequences into those fitted to and those held out to choose by: one rule for every stage."""
+"""The split of calibration sequences into fitted and held-out ones: one rule for every stage."""
 
 from __future__ import annotations
 
 HELD_OUT = 8
-"""One sequence in so many is held out, to choose by."""
+"""One calibration sequence in this many is held out, to choose hyper-parameters by."""
 
 
 def fitted_sequences(sequences: int) -> int:
     """How many of the calibration sequences are fitted to: the first ones; the rest, at least one, is held out.
 
-    Of a single sequence none is left to fit to: whoever splits refuses fewer than two.
+    Of a single sequence none is left to fit to: callers refuse fewer than two.
     """
     return sequences - max(sequences // HELD_OUT, 1)
 

@@ -1,7 +1,8 @@
-"""A visit to one block on the walk: what enters its linears, group by group, while their weights change.
+"""Sequential calibration inside one block: input statistics of each group of linears after those before it are pruned.
 
-The block runs once. Statistics of a group are taken when all chunks stand before it; what is put into the
-block then is what the groups after it see, and what leaves the block at the end.
+The block runs once, stopped before every group of linears that share an input. The statistics of a group are summed
+when all chunks have reached it; the weights put into the block then are what the groups after it see, and what the
+block's output is made with.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from stages.walk.statistics import InputStatistics
 
 @dataclass(frozen=True)
 class Stream:
-    """Hidden states entering a block in a file, and the model that runs on them."""
+    """A model and the file of the hidden states that enter one of its blocks."""
 
     model: StreamedModel
     states: Path
 
 
 class OrderedBlockWalk:
-    """A context in which block `index` is loaded and runs in steps.
+    """Context that runs block `index` group by group of its linears, whose weights may be replaced between groups.
 
-    pruned: the stream of the model that is being pruned; put weights into `pruned.model`.
-    dense:  the dense model's, another StreamedModel, where the two are to be compared.
-    chunk:  sequences processed together; dtype: of the sums; memory: see Stepwise.
+    pruned: the model that is being pruned; put solved weights into `pruned.model.weights`.
+    dense:  the dense model, another StreamedModel, where output errors against it are wanted.
+    chunk:  sequences processed together; dtype: of the sums; memory: bytes for stopped forwards, see Stepwise.
     """
 
     def __init__(
@@ -70,17 +71,20 @@ class OrderedBlockWalk:
         self._stack.__exit__(kind, error, trace)
 
     def statistics(self) -> Iterator[InputStatistics]:
-        """Statistics of each group, in the order they are called, with all weights put so far."""
+        """Input statistics of each group, in the order the groups are called, given all weights put so far."""
         for group, linears in enumerate(self._groups):
-            found = self._alone(group, linears) if self._dense is None else self._compared(group, linears, self._dense)
+            if self._dense is None:
+                statistics = self._input_statistics(group, linears)
+            else:
+                statistics = self._compared_statistics(group, linears, self._dense)
             if self._dense is not None and group + 1 == len(self._groups):
                 self._dense_steps.release()
             return_freed_memory()
-            yield found
+            yield statistics
             return_freed_memory()
 
     def write(self, target: Path, file_format: str, dtype: torch.dtype) -> None:
-        """Write what leaves the block, with all weights put."""
+        """Write the block's output, hidden states (sequences, length, width), given all weights put."""
         with writer_of(target, file_format, states_shape(self._pruned.states), dtype) as writer:
             for states in self._steps.outputs():
                 writer.append(in_dtype(states, dtype, f"block {self._index} gives"))
@@ -95,62 +99,67 @@ class OrderedBlockWalk:
         start = chunk * self._chunk
         return read_sequences(states, start, min(start + self._chunk, self._sequences))
 
-    def _alone(self, group: int, linears: tuple[Linear, ...]) -> InputStatistics:
+    def _input_statistics(self, group: int, linears: tuple[Linear, ...]) -> InputStatistics:
         total = self._no_gram(linears)
         for stop in self._steps.stops(group):
             total.add(stop.inputs)
         return InputStatistics.of(linears, total)
 
-    def _compared(self, group: int, linears: tuple[Linear, ...], dense: Stream) -> InputStatistics:
-        """The same, and what the linears lack: on most sequences, and on those held out."""
-        lacks = OutputErrorSum(linears, dense.model, self._to_residual[group], self._dtype)
+    def _compared_statistics(self, group: int, linears: tuple[Linear, ...], dense: Stream) -> InputStatistics:
+        """Input statistics with output errors against the dense model, on fitted and on held-out sequences."""
+        errors = OutputErrorSum(linears, dense.model, self._to_residual[group], self._dtype)
         grams = self._no_gram(linears), self._no_gram(linears)
-        crosses = self._no_cross(lacks), self._no_cross(lacks)
+        crosses = self._no_cross(errors), self._no_cross(errors)
         start = 0
         for ours, theirs in zip(self._steps.stops(group), self._dense_steps.stops(group), strict=True):
             stop = min(start + self._chunk, self._sequences)
             shares = split_chunk(start, stop, self._sequences)
-            x, other = ours.inputs.reshape(stop - start, -1, linears[0].shape[1]), lacks.paired(ours, theirs)
-            other = other.reshape(stop - start, -1, other.shape[-1])
-            for gram, cross, part, paired in zip(grams, crosses, x.split(shares), other.split(shares), strict=True):
-                gram.add(part)
-                cross.add(part, paired)
+            x, y = ours.inputs.reshape(stop - start, -1, linears[0].shape[1]), errors.partner(ours, theirs)
+            y = y.reshape(stop - start, -1, y.shape[-1])
+            for gram, cross, some_x, some_y in zip(grams, crosses, x.split(shares), y.split(shares), strict=True):
+                gram.add(some_x)
+                cross.add(some_x, some_y)
             start = stop
-        fit, held = (lacks.shortfall(gram, cross) for gram, cross in zip(grams, crosses, strict=True))
+        fit, held = (errors.moments(gram, cross) for gram, cross in zip(grams, crosses, strict=True))
         return InputStatistics.of(linears, grams[0].plus(grams[1]), (fit, held))
 
     def _no_gram(self, linears: tuple[Linear, ...]) -> GramSum:
         return GramSum.zeros(linears[0].shape[1], self._dtype, self._pruned.model.device)
 
-    def _no_cross(self, lacks: OutputErrorSum) -> CrossSum:
-        return CrossSum.zeros(lacks.widths, self._dtype, self._pruned.model.device)
+    def _no_cross(self, errors: OutputErrorSum) -> CrossSum:
+        return CrossSum.zeros(errors.widths, self._dtype, self._pruned.model.device)
 
 
 class OutputErrorSum:
-    """How the shortfall of some linears is summed.
+    """Accumulates E[x δᵀ], δ = output error against the dense model, of linears that share the input x.
 
-    For an adder, token by token; for others from the mean of x x₀ᵀ, since W₀ can be applied to the mean.
-    In the dtype of the sums: differences of half-precision states, rounded, are mostly noise, or overflow.
+    A linear that writes to the residual stream h has δ = W₀ (x₀ - x) + h₀ - h (linalg/correction.py), summed token by
+    token. Any other has δ = W₀ (x₀ - x), so that E[x δᵀ] = (E[x x₀ᵀ] - E[x xᵀ]) W₀ᵀ: x xᵀ and x x₀ᵀ are summed and
+    W₀ is applied to the mean. In the dtype of the sums: differences of half-precision states, rounded, are mostly
+    noise, or overflow.
+
+    dense: the dense model, its block loaded; residual: whether the (single) linear writes to the residual stream.
+    Attributes: widths, (of x, of its partner).
     """
 
-    def __init__(self, linears: tuple[Linear, ...], dense: StreamedModel, adds: bool, dtype: torch.dtype) -> None:
+    def __init__(self, linears: tuple[Linear, ...], dense: StreamedModel, residual: bool, dtype: torch.dtype) -> None:
         self._weights = [dense.weights.current(linear).to(dtype) for linear in linears]
-        self._adds, self._dtype = adds, dtype
-        self.widths = linears[0].shape[1], linears[0].shape[0 if adds else 1]
+        self._residual, self._dtype = residual, dtype
+        self.widths = linears[0].shape[1], linears[0].shape[0 if residual else 1]
 
-    def paired(self, ours: Stop, theirs: Stop) -> Tensor:
-        """What is multiplied with x: δ, or x₀."""
-        if not self._adds:
+    def partner(self, ours: Stop, theirs: Stop) -> Tensor:
+        """The y of the sum over tokens of x yᵀ: δ of a linear that writes to the residual stream, x₀ of others."""
+        if not self._residual:
             return theirs.inputs
-        lack = self._away(ours.inputs, theirs.inputs) @ self._weights[0].T
-        return lack + self._away(ours.stream, theirs.stream).view_as(lack)
+        error = self._difference(ours.inputs, theirs.inputs) @ self._weights[0].T
+        return error + self._difference(ours.stream, theirs.stream).view_as(error)
 
-    def shortfall(self, gram: GramSum, cross: CrossSum) -> OutputErrorMoments:
-        """The means."""
+    def moments(self, gram: GramSum, cross: CrossSum) -> OutputErrorMoments:
+        """E[x xᵀ] and E[x δᵀ] from the sums of x xᵀ and x yᵀ."""
         mean, other = gram.mean_gram(), cross.mean_cross()
-        if self._adds:
+        if self._residual:
             return OutputErrorMoments(mean, other)
         return OutputErrorMoments(mean, (other - mean) @ torch.cat(self._weights).T)
 
-    def _away(self, ours: Tensor, theirs: Tensor) -> Tensor:
+    def _difference(self, ours: Tensor, theirs: Tensor) -> Tensor:
         return theirs.to(self._dtype) - ours.to(self._dtype)

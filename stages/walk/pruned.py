@@ -1,4 +1,4 @@
-"""The pruned weights of a model, its kept units and its biases, read from the solution and checked."""
+"""Pruned weights, kept units and changed biases of a model, read from the solution's files and checked."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from stages.models.structure import Linear
 
 
 class Pruned:
-    """The pruned weights of a model, read from the solution a block at a time and checked as they are read.
+    """Reads a model's pruned weights from its solution, a block at a time, and checks them.
 
-    solutions: file of each block; rows: of the table of linears, by linear.
+    solutions: each block's file; rows: of the table of linears, by a linear's name.
     """
 
     def __init__(self, model: StreamedModel, solutions: list[Path], rows: Mapping[str, Row]) -> None:
@@ -37,7 +37,7 @@ class Pruned:
         if self._at[0] != index:
             found = dict[str, Tensor]()
             for linear, keep, weight in read_pruned(self.solutions[index], self.model.linears(index), self.model):
-                _check(linear, keep, linear.weight(weight), self.rows[linear.name])
+                _check_pruned(linear, keep, linear.weight(weight), self.rows[linear.name])
                 found[linear.tensor] = weight
             self._at = (index, found | self.biases(index))
         return self._at[1]
@@ -48,13 +48,13 @@ class Pruned:
         return {name: bias.to(self.model.weights.dtype) for name, bias in found.items()}
 
     def masks(self, index: int) -> dict[Linear, Tensor]:
-        """Masks (d_out, d_in) of a block's linears."""
+        """Keep masks (d_out, d_in) bool of a block's linears."""
         linears = self.model.linears(index)
         masks = read_masks(self.solutions[index], {linear.name: linear.shape for linear in linears})
         return {linear: masks[linear.name] for linear in linears}
 
     def stored(self) -> dict[str, tuple[int, str]]:
-        """By stored tensor, the block and the parameter of everything that `block` gives; new biases included."""
+        """For each stored tensor that `block` replaces or adds, its block and its parameter name."""
         found, names = dict[str, tuple[int, str]](), self.model.weights.names
         for index in range(self.model.blocks):
             for linear in self.model.linears(index):
@@ -65,7 +65,7 @@ class Pruned:
         return found
 
     def units(self, index: int) -> dict[str, Tensor] | None:
-        """By kind, which heads and channels (units,) bool of a block are kept; None where no method chose units.
+        """Keep masks (units,) bool of a block's heads and channels, by kind; None where no method chose units.
 
         Raises ArtifactError if a mask keeps a weight of a removed unit.
         """
@@ -85,7 +85,10 @@ class Pruned:
 
 
 def read_pruned(path: Path, linears: Sequence[Linear], model: StreamedModel) -> Iterator[tuple[Linear, Tensor, Tensor]]:
-    """Each linear with its mask (d_out, d_in) and its pruned weight, oriented and typed as the checkpoint stores it."""
+    """Each linear with its keep mask (d_out, d_in) bool and its pruned weight as the checkpoint stores it.
+
+    The weight has the checkpoint's orientation and dtype.
+    """
     tensors = read_tensors(path)
     for linear in linears:
         keep = unpack(tensors[f"{linear.name}.keep"], linear.shape)
@@ -97,12 +100,13 @@ def read_pruned(path: Path, linears: Sequence[Linear], model: StreamedModel) -> 
 
 
 def read_weights(path: Path, linears: Sequence[Linear], model: StreamedModel) -> dict[str, Tensor]:
-    """The pruned weight of each linear and the changed biases, by parameter and as the checkpoint stores them."""
+    """Pruned weights and changed biases of linears by parameter name, as the checkpoint stores them."""
     weights = {linear.tensor: weight for linear, _, weight in read_pruned(path, linears, model)}
     return weights | read_biases(path, [linear.name for linear in linears])
 
 
-def _check(linear: Linear, keep: Tensor, weight: Tensor, row: Row) -> None:
+def _check_pruned(linear: Linear, keep: Tensor, weight: Tensor, row: Row) -> None:
+    """Raise ArtifactError unless mask and weight (d_out, d_in) fit each other and the row of the table of linears."""
     if int(keep.sum()) != row["kept"]:
         raise ArtifactError(f"{linear.name}: expected {row['kept']} kept weights, got {int(keep.sum())}")
     removed = weight[~keep]

@@ -1,4 +1,4 @@
-"""Solved weights rounded to the dtype that the checkpoint stores."""
+"""Rounding of solved weights to the checkpoint's dtype, with overflow as an error."""
 
 from __future__ import annotations
 

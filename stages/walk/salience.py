@@ -1,4 +1,4 @@
-"""Salience of a block's units, from the gradients of the weights that make and read them."""
+"""Salience of a block's units (heads, MLP channels) from the gradients of their sources' and sink's weights."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from stages.models.structure import Linear
 def unit_salience(
     units: Units, parameters: Mapping[str, Tensor], gradients: Mapping[str, tuple[Tensor, Tensor]]
 ) -> dict[str, Tensor]:
-    """Each term of salience.TERMS for each unit: (units, linears), the linears that make them and then their sink.
+    """Salience of each unit by each of salience.TERMS, (units, linears): its sources, then its sink.
 
-    A unit carries what its channels do: its rows of the linears that make it, its columns of the sink. The sink's bias
-    stays when units go, so it is left out.
+    A unit's salience is the sum over its channels: its rows of the sources, with their biases, and its columns of the
+    sink. The sink's bias stays when units are removed, so it is left out.
 
     parameters: weights and biases by name, as they are stored; gradients: of each, the mean over texts and the mean of
     the square.
@@ -39,10 +39,10 @@ def unit_salience(
 def _rows(
     linear: Linear, parameters: Mapping[str, Tensor], gradients: Mapping[str, tuple[Tensor, Tensor]]
 ) -> list[Tensor]:
-    """The rows of a linear, with their biases, and of its gradients."""
+    """Weight, mean gradient and mean squared gradient of a linear (d_out, d_in), the bias as one more column."""
     tensors = [linear.weight(tensor) for tensor in (parameters[linear.tensor], *gradients[linear.tensor])]
     bias = f"{linear.name}.bias"
     if bias not in parameters:
         return tensors
     beside = (parameters[bias], *gradients[bias])
-    return [torch.cat((rows, one.unsqueeze(1)), 1) for rows, one in zip(tensors, beside, strict=True)]
+    return [torch.cat((rows, entry.unsqueeze(1)), 1) for rows, entry in zip(tensors, beside, strict=True)]

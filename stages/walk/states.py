@@ -1,8 +1,8 @@
-"""Hidden states entering each block of the partly pruned model, made when they are asked for.
+"""Input hidden states of each block of a partly pruned model, computed on demand.
 
-Until the first block that pruning changes they are the dense model's, which extract stored. Beyond it
-they are made by running the pruned blocks, and kept in the block store until the next ones are there:
-a run that is killed finds the last ones again.
+Up to the first block that pruning changes they are the dense model's, which extract stored. Beyond it they are
+computed by running the pruned blocks, and stay in the block store until the next block's are there: a run that was
+killed finds the last ones again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from stages.walk.pruned import read_weights
 
 
 class BlockInputStates:
-    """Files of the hidden states entering the blocks of `model` as far as it is pruned."""
+    """Files of the hidden states entering each block of `model`, whose blocks before it are pruned.
+
+    chunk: sequences run through a block together.
+    """
 
     def __init__(self, model: StreamedModel, chunk: int) -> None:
         self._model, self._chunk = model, chunk
@@ -31,15 +34,15 @@ class BlockInputStates:
         self._manifest = read_manifest(ACTIVATIONS)
 
     def states(self, index: int, solutions: list[Path], keys: list[str], changed: int | None) -> Path:
-        """File of the states entering block `index`.
+        """File of the states entering block `index`, computed where it is not in the block store.
 
-        solutions, keys: of the blocks before it; changed: the first block that pruning changes, if any.
+        solutions, keys: files and keys of the solved blocks before it; changed: first block that pruning changes.
         """
         if changed is None or index <= changed:
             return self.dense(index)
-        found = self._store.find(self._key(keys[index - 1]))
-        if found is not None:
-            return found
+        stored = self._store.find(self._key(keys[index - 1]))
+        if stored is not None:
+            return stored
         before = self.states(index - 1, solutions, keys, changed)
         made = self._store.make(self._key(keys[index - 1]), partial(self._advance, index - 1, before, solutions))
         if index - 1 > changed:
@@ -51,13 +54,13 @@ class BlockInputStates:
         return verified(ACTIVATIONS, block_file(index, activations_suffix(self._manifest)), self._manifest)
 
     def keep(self, index: int, keys: list[str], write: Callable[[Path, str, torch.dtype], None]) -> None:
-        """Have `write(path, format, dtype)` write what leaves block `index`, of which `keys` has the last key."""
+        """Store the output of block `index`, written by `write(path, format, dtype)`; keys: of the blocks up to it."""
         self._store.make(self._key(keys[index]), lambda path: write(path, "safetensors", self._model.dtype))
         if index > 1:
             self._store.drop(self._key(keys[index - 2]))
 
     def forget(self, keys: list[str]) -> None:
-        """Drop what is left when every block is solved."""
+        """Drop the stored states of all blocks with these keys."""
         for key in keys:
             self._store.drop(self._key(key))
 

@@ -1,4 +1,4 @@
-"""Statistics of the inputs of a block's linears: Gram matrix, mean, token count; how they are collected and filed."""
+"""Calibration statistics of the inputs of a block's linears: Gram matrix, mean, token count; collected and filed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from stages.models.structure import Linear
 
 @dataclass(frozen=True)
 class InputStatistics:
-    """What is known of one input of a block's linears.
+    """Calibration statistics of an input x that linears of a block share.
 
-    linears: names of the linears that share it; gram: (d_in, d_in) mean of x xᵀ; mean: (d_in,);
-    tokens: how many.
+    linears: their names; gram: (d_in, d_in) mean of x xᵀ over tokens; mean: (d_in,) mean of x; tokens: how many.
     """
 
     linears: tuple[str, ...]
@@ -34,7 +33,7 @@ class InputStatistics:
     mean: Tensor
     tokens: int
     output_errors: tuple[OutputErrorMoments, OutputErrorMoments] | None = None
-    """Against the dense model: on the tokens to fit to, and on those held out."""
+    """Output errors against the dense model, on fitted and on held-out tokens; None where they are not compared."""
 
     @classmethod
     def of(
@@ -43,7 +42,7 @@ class InputStatistics:
         total: GramSum,
         output_errors: tuple[OutputErrorMoments, OutputErrorMoments] | None = None,
     ) -> InputStatistics:
-        """From the sums; raises NotFiniteError that names the linear."""
+        """Means from sums over tokens; raises NotFiniteError, naming the linear, where an input is not finite."""
         gram = total.mean_gram()
         if not torch.isfinite(gram).all():
             raise NotFiniteError(
@@ -53,7 +52,7 @@ class InputStatistics:
         return cls(tuple(linear.name for linear in linears), gram, total.mean(), total.tokens, output_errors)
 
     def only(self, names: Sequence[str], rows: Mapping[str, int]) -> InputStatistics:
-        """For some of the linears; `rows` (d_out) of each."""
+        """The statistics for some of the linears; rows: d_out of each of all linears, in their order."""
         if self.output_errors is None or tuple(names) == self.linears:
             return dataclasses.replace(self, linears=tuple(names))
         fit, held = (
@@ -64,9 +63,9 @@ class InputStatistics:
 
 
 def collect(model: StreamedModel, index: int, states: Path, chunk: int, dtype: torch.dtype) -> list[InputStatistics]:
-    """Statistics of every distinct input of block `index`, which is fed the hidden states in a file.
+    """Statistics of every distinct input of the dense block `index`, run on a file of hidden states.
 
-    The block is the checkpoint's; `dtype` is the one sums are kept in. Raises NotFiniteError that names
+    dtype: of the sums. Raises NotFiniteError that names
     the linear whose input is not finite.
     """
     with model.loaded(index):
@@ -78,17 +77,17 @@ def collect(model: StreamedModel, index: int, states: Path, chunk: int, dtype: t
 
 
 def write_statistics(path: Path, statistics: list[InputStatistics]) -> None:
-    """One file a block: `<first linear>.gram` and `.mean`, the rest in the metadata."""
+    """Write a block's statistics to a safetensors file: `<first linear>.gram` and `.mean`, the rest in metadata."""
     tensors, groups = dict[str, Tensor](), {}
-    for one in statistics:
-        name = one.linears[0]
-        tensors |= {f"{name}.gram": one.gram.cpu(), f"{name}.mean": one.mean.cpu()}
-        groups[name] = {"linears": one.linears, "tokens": one.tokens}
+    for entry in statistics:
+        name = entry.linears[0]
+        tensors |= {f"{name}.gram": entry.gram.cpu(), f"{name}.mean": entry.mean.cpu()}
+        groups[name] = {"linears": entry.linears, "tokens": entry.tokens}
     write_tensors(path, tensors, {"groups": json.dumps(groups, sort_keys=True)})
 
 
 def read_statistics(path: Path, device: torch.device) -> list[InputStatistics]:
-    """What `write_statistics` wrote, on `device`."""
+    """Read a block's statistics, as `write_statistics` wrote them, to `device`."""
     file, found = TensorFile(path), []
     for name, facts in json.loads(file.metadata["groups"]).items():
         gram, mean = file.read([f"{name}.gram", f"{name}.mean"]).values()

@@ -285,6 +285,6 @@ def test_what_the_pruned_model_lacks_is_not_rounded(tmp_path):
         before, ahead = torch.randn(2, 5, down.shape[0], generator=generator).half()
         with model.loaded(0):
             lacks = OutputErrorSum((down,), model, True, torch.float64)
-            found = lacks.paired(Stop(0, ours, before), Stop(0, theirs, ahead))
+            found = lacks.partner(Stop(0, ours, before), Stop(0, theirs, ahead))
             expected = (theirs.double() - ours.double()) @ model.weights.current(down).double().T
     torch.testing.assert_close(found, expected + ahead.double() - before.double())
