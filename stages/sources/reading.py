@@ -1,4 +1,4 @@
-"""Files that a source names and this process cannot read, and bytes that are no text: one line for each."""
+"""Errors in one line for files that cannot be read, and decoding of text files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MOST_CONTROLS = 0.01
 
 
 @contextmanager
-def reading(place: str) -> Iterator[None]:
-    """Turn what the system says of a file that cannot be read into a SourceError that names `place` and the file."""
+def explain_unreadable(place: str) -> Iterator[None]:
+    """Turn an OSError of an unreadable file into a SourceError that names the file and `place`, a parameter."""
     try:
         yield
     except OSError as error:
@@ -31,10 +31,10 @@ def reading(place: str) -> Iterator[None]:
         ) from error
 
 
-def decoded(data: bytes, name: str, place: str) -> str:
-    """UTF-8 (a byte order mark is dropped); where it is not that, Latin-1, which every text file is.
+def decode_text(data: bytes, name: str, place: str) -> str:
+    """Text of the bytes: UTF-8 (a byte order mark is dropped), else Latin-1, which decodes any bytes.
 
-    name: the file, for messages. Raises SourceError for UTF-16 and for what is no text at all.
+    name: the file, for messages. Raises SourceError for UTF-16 and for bytes that are mostly no text.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise SourceError(f"{place}: {name} is UTF-16: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")

@@ -1,4 +1,4 @@
-"""Checkpoints that are not taken: pickles, parts, quantised ones, weights that are no numbers."""
+"""Refuses checkpoints that are pickled, incomplete or quantised, or whose weights are NaN or infinite."""
 
 from __future__ import annotations
 

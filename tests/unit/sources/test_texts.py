@@ -16,10 +16,10 @@ from stages.artifacts.manifest import sha256_of
 from stages.errors import ParameterError, SourceError
 from stages.params.fetching import HubText, LocalText, TextOptions, WheelText
 from stages.sources import wheels
-from stages.sources.documents import Document, documents_of
-from stages.sources.overlap import check_disjoint, shared_part
+from stages.sources.documents import Document, read_documents
+from stages.sources.overlap import check_disjoint, shared_fraction
 from stages.sources.repeats import LONG
-from stages.sources.texts import choose, select
+from stages.sources.texts import choose_text, select_documents
 
 PLACE = "fetch.calibration"
 NUMBERED = [Document(f"document {number}") for number in range(50)]
@@ -49,20 +49,20 @@ def files(tmp_path):
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
 def test_rows_are_documents_in_their_order(files, name):
     source = local(files / name, column="body", label_column="topic")
-    assert list(documents_of(source, PLACE)) == [Document("née", "b"), Document("deux", "a")]
-    assert list(documents_of(local(files / name, column="body"), PLACE)) == [Document("née"), Document("deux")]
+    assert list(read_documents(source, PLACE)) == [Document("née", "b"), Document("deux", "a")]
+    assert list(read_documents(local(files / name, column="body"), PLACE)) == [Document("née"), Document("deux")]
 
 
 def test_files_of_a_folder_are_documents_labelled_by_their_folder(files):
-    assert list(documents_of(local(files / "folder"), PLACE)) == [Document("deux", "a"), Document("née", "b")]
-    assert list(documents_of(local(files / "folder" / "a"), PLACE)) == [Document("deux")]
+    assert list(read_documents(local(files / "folder"), PLACE)) == [Document("deux", "a"), Document("née", "b")]
+    assert list(read_documents(local(files / "folder" / "a"), PLACE)) == [Document("deux")]
 
 
 def test_a_text_file_is_one_document_whatever_its_encoding(tmp_path):
     path = tmp_path / "a.txt"
     for data in ("\ufeffnée\r\n".encode(), "née\r\n".encode("latin-1")):
         path.write_bytes(data)
-        assert list(documents_of(local(path), PLACE)) == [Document("née\r\n")]
+        assert list(read_documents(local(path), PLACE)) == [Document("née\r\n")]
 
 
 def test_members_of_a_wheel_are_documents_labelled_by_their_folder(tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_members_of_a_wheel_are_documents_labelled_by_their_folder(tmp_path, mon
         archive.writestr("texts/tech/2.txt", "two £".encode("latin-1"))
         archive.writestr("texts/art/1.txt", "one")
     source = WheelText(source="wheel", package="texts==1", sha256=sha256_of(path), member="texts/*/*.txt")
-    assert list(documents_of(source, PLACE)) == [Document("one", "art"), Document("two £", "tech")]
+    assert list(read_documents(source, PLACE)) == [Document("one", "art"), Document("two £", "tech")]
 
 
 @pytest.mark.parametrize(
@@ -90,25 +90,25 @@ def test_members_of_a_wheel_are_documents_labelled_by_their_folder(tmp_path, mon
 def test_files_that_hold_no_text_are_refused_with_the_place(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises((SourceError, ParameterError), match=message):
-        list(documents_of(local(tmp_path / name), PLACE))
+        list(read_documents(local(tmp_path / name), PLACE))
 
 
 def test_what_is_not_there_is_refused(files):
     for path, message in ((files / "no.txt", "is not there"), (files / "empty", "holds no .txt file")):
         (files / "empty").mkdir(exist_ok=True)
         with pytest.raises(SourceError, match=message):
-            list(documents_of(local(path), PLACE))
+            list(read_documents(local(path), PLACE))
     with pytest.raises(ParameterError, match="has no column text: it has body, topic"):
-        list(documents_of(local(files / "rows.parquet"), PLACE))
+        list(read_documents(local(files / "rows.parquet"), PLACE))
 
 
 def test_a_shuffle_is_that_of_the_seed_and_ranges_of_it_are_disjoint():
     expected = list(NUMBERED)
     random.Random(3).shuffle(expected)
-    first, _ = select(NUMBERED, TextOptions(shuffle=3, documents="0-19"), PLACE)
-    second, _ = select(NUMBERED, TextOptions(shuffle=3, documents={"from": 20, "to": 49}), PLACE)
+    first, _ = select_documents(NUMBERED, TextOptions(shuffle=3, documents="0-19"), PLACE)
+    second, _ = select_documents(NUMBERED, TextOptions(shuffle=3, documents={"from": 20, "to": 49}), PLACE)
     assert first + second == expected
-    assert select(NUMBERED, TextOptions(documents="2-3"), PLACE)[0] == NUMBERED[2:4]
+    assert select_documents(NUMBERED, TextOptions(documents="2-3"), PLACE)[0] == NUMBERED[2:4]
 
 
 def test_repeats_are_dropped_before_shuffling_and_counted():
@@ -116,14 +116,14 @@ def test_repeats_are_dropped_before_shuffling_and_counted():
     article = Document("\n".join([long_line(1), long_line(2), long_line(3)]))
     other = Document("\n".join([long_line(3), long_line(5)]))  # half of it is new
     documents = [NUMBERED[0], article, NUMBERED[0], updated, other, NUMBERED[1]]
-    taken, dropped = select(documents, TextOptions(shuffle=0), PLACE)
+    taken, dropped = select_documents(documents, TextOptions(shuffle=0), PLACE)
     assert dropped == 2
     assert set(taken) == {NUMBERED[0], article, other, NUMBERED[1]}
 
 
 def test_a_whole_source_in_its_order_keeps_its_repeated_rows():
     rows = [Document(text) for text in ("= Title =", "", "line", "", "line")]
-    assert select(rows, TextOptions(), PLACE) == (rows, 0)
+    assert select_documents(rows, TextOptions(), PLACE) == (rows, 0)
 
 
 def test_no_more_documents_are_read_than_are_asked_for():
@@ -131,17 +131,17 @@ def test_no_more_documents_are_read_than_are_asked_for():
         yield from NUMBERED[:3]
         raise AssertionError("read on")
 
-    assert select(endless(), TextOptions(documents="0-2"), PLACE)[0] == NUMBERED[:3]
+    assert select_documents(endless(), TextOptions(documents="0-2"), PLACE)[0] == NUMBERED[:3]
 
 
 def test_more_documents_than_there_are_is_refused():
     with pytest.raises(ParameterError, match=r"calibration\.documents: expected a last one of at most 49, .* got 0-50"):
-        select(NUMBERED + NUMBERED, TextOptions(documents="0-50"), PLACE)
+        select_documents(NUMBERED + NUMBERED, TextOptions(documents="0-50"), PLACE)
 
 
 def test_the_text_is_replaced_then_joined_and_its_facts_tell(files):
     options = {"column": "body", "join": " | ", "replace": {"née": "born"}, "documents": "0-1"}
-    chosen = choose(local(files / "rows.jsonl", **options), PLACE)
+    chosen = choose_text(local(files / "rows.jsonl", **options), PLACE)
     assert chosen.text == "born | deux"
     assert chosen.facts["name"] == "rows.jsonl documents 0-1"
     assert chosen.facts["sha256"] == hashlib.sha256(b"born | deux").hexdigest()
@@ -152,26 +152,26 @@ def test_the_text_is_replaced_then_joined_and_its_facts_tell(files):
 def test_an_empty_text_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text(" \n\n")
     with pytest.raises(ParameterError, match=r"calibration: the text is empty"):
-        choose(local(tmp_path / "a.txt"), PLACE)
+        choose_text(local(tmp_path / "a.txt"), PLACE)
 
 
 def test_the_shared_part_is_counted_in_characters_of_long_lines():
     ours = [long_line(1), "short", long_line(2)]
-    assert shared_part(["  " + long_line(1) + "\nshort"], ["\n".join(ours)]) == 0.5
-    assert shared_part([long_line(3)], ["\n".join(ours)]) == 0
-    assert shared_part(["short"], ["short"]) == 0
+    assert shared_fraction(["  " + long_line(1) + "\nshort"], ["\n".join(ours)]) == 0.5
+    assert shared_fraction([long_line(3)], ["\n".join(ours)]) == 0
+    assert shared_fraction(["short"], ["short"]) == 0
 
 
 def test_wrapped_text_is_judged_by_its_shorter_lines():
     wrapped = [f"{number} ".ljust(60, "x") for number in range(4)]
-    assert shared_part([wrapped[0]], ["\n".join(wrapped)]) == 0.25
+    assert shared_fraction([wrapped[0]], ["\n".join(wrapped)]) == 0.25
 
 
 @pytest.mark.parametrize("join", ["\n\n", " "])
 def test_text_that_calibration_also_holds_is_refused_with_its_share(tmp_path, join):
     for name, numbers in (("a", (1, 2, 3)), ("b", (3, 4, 5, 6))):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": long_line(n)}) for n in numbers))
-    ours, other = (choose(local(tmp_path / f"{name}.jsonl", join=join), PLACE) for name in "ab")
+    ours, other = (choose_text(local(tmp_path / f"{name}.jsonl", join=join), PLACE) for name in "ab")
     with pytest.raises(ParameterError, match=r"evaluation: 25\.0% of it .* at most 1\.0% \(fetch\.max_overlap\)"):
         check_disjoint(ours, other, 0.01)
     assert check_disjoint(ours, other, 0.3) == 0.25
@@ -192,16 +192,16 @@ def test_rows_of_a_hub_dataset_are_documents(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     source = hub_text(split="test", data_files="x.json.gz", revision="abc")
-    assert [one.text for one in documents_of(source, PLACE)] == ["a", "", "b"]
+    assert [one.text for one in read_documents(source, PLACE)] == ["a", "", "b"]
     assert asked == {
         "names": ("Salesforce/wikitext", "wikitext-2-raw-v1"),
         "data_files": {"test": "x.json.gz"},
         "split": "test",
         "revision": "abc",
     }
-    assert choose(hub_text(split="test"), PLACE).facts["name"] == "Salesforce/wikitext wikitext-2-raw-v1 test"
+    assert choose_text(hub_text(split="test"), PLACE).facts["name"] == "Salesforce/wikitext wikitext-2-raw-v1 test"
     with pytest.raises(ParameterError, match=r"calibration\.column: expected one of text, other, got body"):
-        list(documents_of(hub_text(column="body"), PLACE))
+        list(read_documents(hub_text(column="body"), PLACE))
 
 
 @pytest.mark.parametrize(
@@ -219,14 +219,14 @@ def test_an_unreachable_dataset_names_the_form_that_works_and_the_local_way(monk
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(SourceError, match=rf"Couldn't reach .*{advice}") as raised:
-        list(documents_of(hub_text(id=name, data_files="en/x.json.gz"), PLACE))
+        list(read_documents(hub_text(id=name, data_files="en/x.json.gz"), PLACE))
     assert "source: local, path: <.txt, .jsonl or .parquet>" in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_the_whole_of_c4_is_not_downloaded():
     with pytest.raises(ParameterError, match=r"calibration\.data_files: allenai/c4 has hundreds of GB"):
-        list(documents_of(hub_text(id="allenai/c4", config=None), PLACE))
+        list(read_documents(hub_text(id="allenai/c4", config=None), PLACE))
 
 
 def write_parquet(path, values, spoil=False):
@@ -282,7 +282,7 @@ def test_what_is_no_readable_text_is_one_line_that_names_place_and_file(name, ma
     make(path)
     source = local(path.parent if path.parent != tmp_path else path)
     with pytest.raises((SourceError, ParameterError), match=message) as raised:
-        choose(source, PLACE)
+        choose_text(source, PLACE)
     assert str(raised.value).startswith(PLACE)
     assert "\n" not in str(raised.value)
 
@@ -296,7 +296,7 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.read_bytes", denied)
     with pytest.raises(SourceError, match=r"fetch\.calibration: .*a\.txt cannot be read \(Permission denied\)"):
-        choose(local(tmp_path / "a.txt"), PLACE)
+        choose_text(local(tmp_path / "a.txt"), PLACE)
 
 
 def test_a_damaged_member_of_a_wheel_is_told(tmp_path, monkeypatch):
@@ -309,4 +309,4 @@ def test_a_damaged_member_of_a_wheel_is_told(tmp_path, monkeypatch):
     path.write_bytes(data.replace(b"plain text", b"other text", 1))
     source = WheelText(source="wheel", package="texts==1", sha256=sha256_of(path), member="texts/*.txt")
     with pytest.raises(SourceError, match=r"texts-1-py3-none-any\.whl is no wheel that can be read \(Bad CRC-32"):
-        choose(source, PLACE)
+        choose_text(source, PLACE)

