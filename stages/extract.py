@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stages.artifacts.activations import stored_size
 from stages.artifacts.atomic import link_or_copy
-from stages.artifacts.calibration import rank_shortfall
+from stages.artifacts.calibration import rank_warning
 from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of, read_manifest, write_manifest
 from stages.artifacts.places import ACTIVATIONS, TEXTS, block_file
@@ -46,7 +46,7 @@ def main(run: StageRun) -> None:
     tokens = read_tokens(TEXTS, "calibration", texts)
     windows = sample_windows(tokens, settings.sequences, settings.length, settings.seed)
     calibration = {"text": texts["calibration"], **settings.model_dump(), "widest": widest_linear(model)}
-    if short := rank_shortfall(calibration):
+    if short := rank_warning(calibration):
         log.warning(short)
     facts = {
         "code": code_of(main),

@@ -1,1 +1,1 @@
-"""Files on disk: atomic, hashed, checked when they are read."""
+"""Files on disk: written atomically, hashed, checked when they are read; the block store. Imports errors only."""

@@ -1,4 +1,4 @@
-"""Hidden states of many sequences in one file, written and read a chunk of sequences at a time."""
+"""Files of hidden states (sequences, length, width), safetensors or Parquet, read and written in chunks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Shape = tuple[int, int, int]
 
 
 def stored_size(file_format: str, shape: Shape, dtype: torch.dtype) -> int:
-    """Bytes of the values of `shape` hidden states in a file."""
+    """Bytes that hidden states of this shape and dtype take in a file of `file_format`."""
     return prod(shape) * (dtype if file_format == "safetensors" else _parquet_dtype(dtype)).itemsize
 
 
@@ -33,22 +33,22 @@ def _parquet_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 class StatesWriter(Protocol):
-    """A context that takes the sequences in order."""
+    """A context manager that writes sequences in order."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None: ...
     def append(self, states: Tensor) -> None:
-        """Write the next sequences, (some, length, width)."""
+        """Write the next sequences (n, length, width)."""
 
 
 def writer_of(path: Path, file_format: str, shape: Shape, dtype: torch.dtype) -> StatesWriter:
-    """A writer of `shape` hidden states in `file_format`: safetensors, or Parquet with a token a row."""
+    """A writer of hidden states of this shape in `file_format`: safetensors, or Parquet with a token a row."""
     kind = _SafetensorsStates if file_format == "safetensors" else _ParquetStates
     return kind(path, shape, dtype)
 
 
 def states_shape(path: Path) -> Shape:
-    """sequences, length, width of a file."""
+    """(sequences, length, width) of the hidden states in a file."""
     if path.suffix == ".safetensors":
         shape = TensorFile(path).spans[NAME].shape
         return shape[0], shape[1], shape[2]
@@ -58,14 +58,14 @@ def states_shape(path: Path) -> Shape:
 
 
 def read_states(path: Path, chunk: int) -> Iterator[Tensor]:
-    """The sequences of a file, at most `chunk` at a time, each (some, length, width)."""
+    """The hidden states of a file in chunks (n, length, width) of at most `chunk` sequences."""
     sequences = states_shape(path)[0]
     for start in range(0, sequences, chunk):
         yield read_sequences(path, start, min(start + chunk, sequences))
 
 
 def read_sequences(path: Path, start: int, stop: int) -> Tensor:
-    """The sequences [start, stop) of a file, (stop - start, length, width)."""
+    """The hidden states (stop - start, length, width) of the sequences [start, stop) of a file."""
     if path.suffix == ".safetensors":
         return TensorFile(path).read_rows(NAME, start, stop)
     _, length, width = states_shape(path)
@@ -133,5 +133,5 @@ class _ParquetStates:
 
 
 def activations_suffix(manifest: Mapping[str, Any]) -> str:
-    """Suffix of the files that the extract stage wrote."""
+    """Suffix (.safetensors or .parquet) of the files that a manifest of data/activations lists."""
     return Path(next(iter(manifest["files"]))).suffix

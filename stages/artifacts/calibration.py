@@ -1,4 +1,4 @@
-"""What a calibration text can tell of the inputs of linears: fewer tokens than inputs leave directions unseen."""
+"""Warning about calibration texts with fewer tokens than a linear has inputs: its Gram matrix is singular."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def rank_shortfall(calibration: Mapping[str, Any]) -> str | None:
-    """In words, that the Gram matrix of the widest linear cannot have full rank; None where there are enough tokens.
+def rank_warning(calibration: Mapping[str, Any]) -> str | None:
+    """A warning that the Gram matrix of the widest linear cannot have full rank; None where there are enough tokens.
 
-    calibration: the facts that extract stores, `widest` among them: the linear with the most inputs, and how many.
+    calibration: the facts that extract stores: sequences, length, `widest` (a linear, its inputs).
     """
     widest = calibration.get("widest")
     tokens = int(calibration.get("sequences", 0)) * int(calibration.get("length", 0))

@@ -1,4 +1,4 @@
-"""Which source files a result follows from: what a module imports of this package, wherever in it, and so on.
+"""Hashes of the source files that a result follows from: the import closure of a module inside this package.
 
 Keys of the block store hash these files: a change of any of them gives other keys, and one of no other file does.
 """
@@ -42,19 +42,19 @@ def code_version(paths: Iterable[Path], package: Path = PACKAGE) -> str:
 
 
 def closure(paths: Iterable[Path], package: Path = PACKAGE) -> frozenset[Path]:
-    """Some files of `package` and all those that they come to by imports, but for neutral ones and empty packages."""
-    found, left = set[Path](), list(paths)
+    """The import closure of some files within `package`, without neutral files and packages of a docstring only."""
+    closed, left = set[Path](), list(paths)
     while left:
         path = left.pop()
-        if path not in found and not is_neutral(path.relative_to(package.parent).as_posix()):
+        if path not in closed and not is_neutral(path.relative_to(package.parent).as_posix()):
             source = path.read_text(encoding="utf-8")
             if path.name == "__init__.py" and only_described(source):
                 continue
-            found.add(path)
+            closed.add(path)
             inside = ".".join(path.parent.relative_to(package.parent).parts)
             for name in {inside} | _imported(source, inside):
                 left += _files(name, package)
-    return frozenset(found)
+    return frozenset(closed)
 
 
 @cache
@@ -64,7 +64,7 @@ def only_described(source: str) -> bool:
 
 
 def is_neutral(name: str) -> bool:
-    """Whether a file (`stages/runtime/cost.py`) can change no result."""
+    """Whether a file (`stages/runtime/cost.py`) is in NEUTRAL."""
     return any(name == place or name.startswith(f"{place}/") for place in NEUTRAL)
 
 
@@ -80,14 +80,14 @@ def _module(name: str) -> Path:
 @cache
 def _imported(source: str, inside: str) -> frozenset[str]:
     """Dotted names of what a module of package `inside` imports; of names in a module, those of both."""
-    found = set[str]()
+    names = set[str]()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = resolve_name("." * node.level + (node.module or ""), inside)
-            found |= {f"{base}.{alias.name}" for alias in node.names}
-    return frozenset(found)
+            names |= {f"{base}.{alias.name}" for alias in node.names}
+    return frozenset(names)
 
 
 def _files(name: str, package: Path) -> Iterator[Path]:

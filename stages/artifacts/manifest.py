@@ -1,4 +1,4 @@
-"""manifest.json: what a folder holds, from what it was made, and the sha256 of every file."""
+"""manifest.json of an output folder: the facts it was made from, and the sha256 of every file, checked on reading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sha256_of(path: Path) -> str:
 
 
 def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
-    """Write the manifest of every file in `folder`, with `facts` about their making."""
+    """Write manifest.json of `folder`: `facts`, and the sha256 of every file in it, by relative path."""
     files = {
         str(path.relative_to(folder)): sha256_of(path)
         for path in sorted(folder.rglob("*"))
@@ -37,7 +37,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 class Facts(dict[str, Any]):
-    """A JSON object of a file, nested ones too: a key that it lacks is the file's fault, and told as such."""
+    """A JSON object read from `path`, nested ones too; a missing key raises ArtifactError that names the file."""
 
     path: Path
 
@@ -49,9 +49,9 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object that a stage wrote; raises ArtifactError if the file is missing or corrupt, or lacks a key."""
 
     def facts(value: dict[str, Any]) -> Facts:
-        found = Facts(value)
-        found.path = path
-        return found
+        made = Facts(value)
+        made.path = path
+        return made
 
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"), object_hook=facts)
@@ -70,7 +70,7 @@ def trusts_code(manifest: Mapping[str, Any]) -> bool:
 
 
 def identity_of(folder: Path) -> str:
-    """A hash that changes when any file of the folder, or a fact about it, does."""
+    """sha256 of a folder's manifest: it changes when any file or fact does."""
     read_manifest(folder)
     return sha256_of(folder / NAME)
 
@@ -82,15 +82,15 @@ def verify_all(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def verified(folder: Path, name: str, manifest: Mapping[str, Any]) -> Path:
-    """Path of a file of `folder` whose bytes are those the manifest tells; else ArtifactError."""
+    """Path of file `name` of `folder`; raises ArtifactError unless its sha256 is the manifest's."""
     path, expected = folder / name, manifest["files"].get(name)
     if expected is None:
         raise ArtifactError(f"{folder / NAME} does not list {name}: {how_to_repair(path)}")
     if not path.is_file():
         raise ArtifactError(f"{path} is missing: {how_to_repair(path)}")
-    found = sha256_of(path)
-    if found != expected:
+    digest = sha256_of(path)
+    if digest != expected:
         raise ArtifactError(
-            f"{path} is corrupt: expected sha256 {expected[:12]}…, got {found[:12]}…: {how_to_repair(path)}"
+            f"{path} is corrupt: expected sha256 {expected[:12]}…, got {digest[:12]}…: {how_to_repair(path)}"
         )
     return path

@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def pack(keep: Tensor) -> Tensor:
-    """Mask as uint8, eight entries a byte in row-major order, the first in the highest bit."""
+    """A bool mask as uint8 (bytes,): eight entries a byte in row-major order, the first in the highest bit."""
     return torch.from_numpy(np.packbits(keep.flatten().cpu().numpy()))
 
 
 def unpack(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The mask of this shape that `pack` packed."""
+    """The bool mask of this shape that `pack` packed."""
     total = int(np.prod(shape))
     bits = np.unpackbits(packed.cpu().numpy(), count=total)
     return torch.from_numpy(bits).view(torch.bool).reshape(shape)

@@ -1,4 +1,4 @@
-"""Where the stages keep their outputs, seen from the project's folder."""
+"""Paths of the stages' outputs, relative to the project's folder, and what to run when one is missing or corrupt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def block_file(index: int, suffix: str = ".safetensors") -> str:
 
 
 def from_project(path: Path) -> Path:
-    """A relative path of params.yaml, seen from the project: a flow's run with overrides is in a worktree elsewhere."""
+    """A relative path of params.yaml, seen from the project: flows with overrides run in a worktree elsewhere."""
     return Path(os.environ.get("SECATEUR_PROJECT", "")) / path
 
 
@@ -50,13 +50,13 @@ WRITERS = {path: stage for stage, paths in _OUTPUTS.items() for path in paths} |
 
 
 def how_to_make(path: Path) -> str:
-    """What to do where a file of an output is missing."""
+    """Advice for a missing file: the stage that writes it."""
     output = _output_of(path)
     return "run the stage that writes it: `dvc repro" + ("`" if output is None else f" {WRITERS[output]}`")
 
 
 def how_to_repair(path: Path) -> str:
-    """What to do where a file of an output is not what it was: no more is to be deleted than that output."""
+    """Advice for a corrupt file: how to get its output back, and no more than that."""
     output = _output_of(path)
     if output is None:
         return "delete it and make it again"

@@ -1,4 +1,4 @@
-"""The block store: results of finished blocks, by the hash of everything they follow from.
+"""The block store: files of finished blocks, by the hash of all that they follow from.
 
 A stage that is killed finds its finished blocks here when it runs again. The store is outside the
 stages' outputs (DVC deletes those before a stage runs), one file and its sha256 a block:
@@ -22,13 +22,13 @@ SUFFIXES = ".safetensors", ".parquet"
 
 
 def key_of(**facts: Any) -> str:
-    """Hash of what a result follows from: task, code version, inputs' hashes, parameters."""
+    """sha256 of what a result follows from: task, code version, inputs' hashes, parameters."""
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class BlockStore:
-    """Files of one task, by key."""
+    """The files of one task (extract, solve, ...) by key, a sha256 beside each."""
 
     def __init__(self, task: str, folder: Path = FOLDER) -> None:
         self._folder = folder / task
@@ -72,7 +72,7 @@ class BlockStore:
 
 
 def trim(limit_bytes: float, folder: Path = FOLDER) -> int:
-    """Drop the files used longest ago until the store is below `limit_bytes`; gives the bytes freed."""
+    """Delete the least recently used files until the store is below `limit_bytes`; gives the bytes freed."""
     seals = sorted(folder.glob("*/*.sha256"), key=lambda seal: seal.stat().st_mtime)
     sizes: Mapping[Path, int] = {path: path.stat().st_size for path in folder.glob("*/*") if path.suffix in SUFFIXES}
     excess, freed = sum(sizes.values()) - limit_bytes, 0

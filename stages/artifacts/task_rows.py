@@ -1,4 +1,4 @@
-"""Rows of tasks in metrics/<model>.json: lm-eval's metrics, their standard errors, and counts beside them."""
+"""Rows of lm-eval tasks in metrics/<model>.json: metrics, standard errors and counts."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ COUNTS = ("n", "fewshot", "truncated", "tokens_cut")
 
 
 def metrics_in(row: Mapping[str, float]) -> list[str]:
-    """The metrics of a row: no counts, no standard errors."""
+    """Names of the metrics in a row, without counts and standard errors."""
     return [name for name in row if name not in COUNTS and not name.endswith("_stderr")]

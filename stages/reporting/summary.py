@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from stages.artifacts.calibration import rank_shortfall
+from stages.artifacts.calibration import rank_warning
 from stages.reporting.results import Results
 from stages.reporting.structure import structure_facts
 
@@ -30,7 +30,7 @@ def summarise(results: Results) -> dict[str, Any]:
             "linears_sparsity": results.manifest["linears"]["sparsity"],
             "perplexity_ratio": pruned["perplexity"]["value"] / dense["perplexity"]["value"],
         },
-        "rank_shortfall": rank_shortfall(results.manifest.get("calibration", {})),
+        "rank_shortfall": rank_warning(results.manifest.get("calibration", {})),
         "methods": list(grouped(rows, "method")),
         "patterns": list(grouped(rows, "pattern")),
         "exact_roles": exact,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from stages.artifacts.calibration import rank_shortfall
+from stages.artifacts.calibration import rank_warning
 from stages.methods import registry
 from stages.methods.registry import Family
 from stages.runtime.stage import StageRun
@@ -56,7 +56,7 @@ def solve_model(run: StageRun) -> Solved:
 def _open(run: StageRun) -> Job:
     """The model and its statistics; warns where too few calibration tokens leave Gram matrices rank-deficient."""
     job = Job.open(run)
-    short = rank_shortfall(job.dense["calibration"])
+    short = rank_warning(job.dense["calibration"])
     if short:
         log.warning(short)
     return job

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stages.artifacts.calibration import rank_shortfall
+from stages.artifacts.calibration import rank_warning
 from stages.errors import ParameterError
 from stages.params import Params
 from stages.params.positions import check_positions
@@ -75,13 +75,11 @@ def test_fewer_tokens_than_a_linear_has_inputs_are_told_in_log_and_manifest(work
             stage != "statistics"
         )
     w.run("assemble")
-    assert (
-        rank_shortfall(json.loads((w.folder / "data/pruned/pruning_manifest.json").read_text())["calibration"]) == told
-    )
+    assert rank_warning(json.loads((w.folder / "data/pruned/pruning_manifest.json").read_text())["calibration"]) == told
 
 
 def test_enough_tokens_are_no_shortfall():
     widest = {"linear": "down", "inputs": 48}
-    assert rank_shortfall({"sequences": 3, "length": 16, "widest": widest}) is None
-    assert "rank at most 47" in (rank_shortfall({"sequences": 1, "length": 47, "widest": widest}) or "")
-    assert rank_shortfall({"sequences": 3, "length": 1}) is None
+    assert rank_warning({"sequences": 3, "length": 16, "widest": widest}) is None
+    assert "rank at most 47" in (rank_warning({"sequences": 1, "length": 47, "widest": widest}) or "")
+    assert rank_warning({"sequences": 3, "length": 1}) is None
