@@ -136,7 +136,7 @@ def test_a_name_that_is_not_there_is_seen(name):
     assert not is_known(name)
 
 
-@pytest.mark.parametrize("name", ["stages/runner.py", "models/streamed.py", "runner.py", "tests/unit/nowhere"])
+@pytest.mark.parametrize("name", ["stages/runner.py", "models/streamed.py", "nowhere.py", "tests/unit/nowhere"])
 def test_a_file_that_is_not_there_is_seen(name):
     assert is_place(name)
     assert not is_there(name)
