@@ -1,11 +1,11 @@
 """Gate parameter groups of any module, train it with any optimiser, and get the plain module back.
 
-    gating = gate(model, [units(12, rows=["q.weight", "k.weight", "v.weight"], columns=["o.weight"])])
-    optimizer = torch.optim.SGD(gating.parameter_groups(weight_decay=1e-4), lr=0.01)
-    ...
-        loss = criterion(model(x), y) + gating.penalty(0.01)
-    ...
-    (keep,) = gating.collapse()
+gating = gate(model, [units(12, rows=["q.weight", "k.weight", "v.weight"], columns=["o.weight"])])
+optimizer = torch.optim.SGD(gating.parameter_groups(weight_decay=1e-4), lr=0.01)
+...
+    loss = criterion(model(x), y) + gating.penalty(0.01)
+...
+(keep,) = gating.collapse()
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""params.yaml as typed sections: read once, checked whole, compared again when a stage ends."""
+"""params.yaml as typed sections (pydantic), checked as a whole when it is read; may import methods, models, linalg."""
 
 from __future__ import annotations
 
@@ -19,40 +19,49 @@ from stages.params.pruning import Solve
 from stages.params.yamlfile import read_yaml
 
 PATH = Path("params.yaml")
+"""Where stages read parameters, from the project's folder."""
 
 
 class Compute(Section):
-    """Where and how the model runs, for every stage that runs it."""
+    """compute: device and dtype of the model in every stage that runs it."""
 
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    """auto: a GPU if there is one."""
     dtype: DType = "auto"
+    """Of weights and hidden states in forwards; auto: the checkpoint's own."""
     chunk: Positive = 4
-    """Sequences processed together: sets peak memory."""
+    """Sequences in a forward: sets peak memory."""
 
 
 class Calibration(Section):
-    """Which windows of the calibration tokens are used."""
+    """calibration: the windows of the calibration text that statistics are taken on."""
 
     sequences: Positive
+    """Number of windows."""
     length: Annotated[int, Field(ge=2)]
+    """Tokens of each."""
     seed: int = 0
+    """Of the windows' places in the text."""
 
 
 class Extract(Section):
-    """How hidden states are stored."""
+    """extract: how hidden states are stored."""
 
     format: Literal["safetensors", "parquet"] = "safetensors"
+    """Of the files of data/activations, one a block."""
     dtype: DType = "auto"
+    """Of stored states; auto: compute.dtype."""
 
 
 class Statistics(Section):
-    """How Gram matrices are summed."""
+    """statistics: how Gram matrices are summed."""
 
     dtype: Literal["float32", "float64"] = "float32"
+    """Of sums and of the solvers that read them, whatever the model's dtype is."""
 
 
 class Assemble(Section):
-    """The form of the finished checkpoint, and what it must stand."""
+    """assemble: the layout of the pruned checkpoint, and the check that it must pass."""
 
     layout: Literal["auto", "hetero", "uniform", "padded"] = "auto"
     """Of a checkpoint without the heads and channels that were removed; auto: the smallest that can be had."""
@@ -61,23 +70,24 @@ class Assemble(Section):
 
 
 class Store(Section):
-    """How large the block store may grow."""
+    """store: the size of the block store."""
 
     limit_gb: Annotated[float, Field(gt=0)] = 20.0
-    """Size of .cache/blocks above which the blocks used longest ago are dropped."""
+    """GB (1e9 bytes) of .cache/blocks above which the blocks used longest ago are dropped."""
 
 
 class Workers(Section):
-    """Who works on blocks that do not need each other (statistics; solve with dense inputs), and with how much.
+    """workers: threads or Dask processes for blocks that do not need each other (statistics; solve on dense inputs).
 
     Not tracked by DVC: results do not depend on it.
     """
 
     runner: Literal["threads", "dask"] = "threads"
+    """threads of one process, or the workers of a Dask cluster."""
     count: Positive = 1
     """Threads, or processes of a local Dask cluster; each holds a block of its own."""
     held_gb: Annotated[float, Field(ge=0)] = 2.0
-    """Memory for forwards that wait while linears are solved (walk: ordered, target: corrected); what does not
+    """GB of memory for forwards that wait while linears are solved (walk: ordered, target: corrected); what does not
     fit is run again for each input of a block."""
     address: str | None = None
     """Scheduler of a Dask cluster that is already there (tcp://host:8786), which sees this folder."""
@@ -92,7 +102,7 @@ class Workers(Section):
 
 
 class Params(Section):
-    """The whole file. Raises ParameterError, naming the parameter, from `read`."""
+    """All sections of params.yaml; `read` makes one from the file."""
 
     compute: Compute = Compute()
     fetch: Fetch
@@ -101,6 +111,7 @@ class Params(Section):
     statistics: Statistics = Statistics()
     solve: Solve
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Settings of each method by its name; those of solve.method are read (methods/registry.py)."""
     assemble: Assemble = Assemble()
     evaluate: Evaluate = Evaluate()
     store: Store = Store()

@@ -1,4 +1,4 @@
-"""solve.sparsity, solve.pattern and those of rules together: what is removed of a linear, or why they contradict."""
+"""Resolves sparsity and N:M pattern of solve and its rules, and refuses those that contradict each other."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ NEAR = 1e-3
 
 
 def pattern_sparsity(pattern: str) -> float | None:
-    """Fraction that an N:M pattern removes; None for unstructured."""
+    """Fraction that an N:M pattern removes, 1 - N/M; None for unstructured."""
     groups = groups_of(pattern)
     return None if groups is None else 1 - groups[0] / groups[1]
 
 
 def sparsity_and_pattern(settings: Solve, rule: Rule) -> tuple[float, str]:
-    """Sparsity and pattern that a rule asks for; what it omits is inherited where that is no contradiction.
+    """Fraction removed and pattern of the linears that a rule governs.
 
-    A rule with sparsity 0 protects, whatever the pattern.
+    What the rule omits is inherited from solve unless the rule's pattern settles it; sparsity 0 protects from any
+    pattern.
     """
     pattern = rule.pattern or settings.pattern
     if rule.sparsity == 0:
@@ -36,7 +37,7 @@ def sparsity_and_pattern(settings: Solve, rule: Rule) -> tuple[float, str]:
 
 
 def check_amounts(settings: Solve) -> None:
-    """Raise a fault for sparsities that N:M patterns contradict, or that are missing without one."""
+    """Raise a `fault_at` for a sparsity that its N:M pattern contradicts, or one missing where there is no pattern."""
     implied = pattern_sparsity(settings.pattern)
     if settings.sparsity is None and implied is None:
         raise fault_at("solve.sparsity", "pattern unstructured needs one, got nothing: write, say, `sparsity: 0.5`")
@@ -48,6 +49,7 @@ def check_amounts(settings: Solve) -> None:
 
 
 def _agree(place: str, sparsity: float, pattern: str) -> None:
+    """Raise a `fault_at` where a sparsity is not what its N:M pattern removes."""
     implied = pattern_sparsity(pattern)
     if implied is not None and abs(sparsity - implied) > NEAR:
         raise fault_at(

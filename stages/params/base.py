@@ -1,4 +1,4 @@
-"""What every section of params.yaml is made of."""
+"""Base class and common types of the sections of params.yaml."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from stages.errors import unknown
 from stages.params.faults import fault_at
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+"""A floating-point dtype, or `auto`, whose meaning each setting tells."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
+"""A number from 0 to 1, both included."""
 Positive = Annotated[int, Field(ge=1)]
+"""A count of at least 1."""
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""A sha256 in lower-case hexadecimal digits."""
 
 
 class Section(BaseModel):
-    """A part of params.yaml: unknown keys are refused, values never change after reading."""
+    """A section of params.yaml: unknown keys are refused, values are immutable after reading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 

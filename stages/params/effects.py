@@ -1,4 +1,4 @@
-"""Settings that could have no effect beside the others are refused: a value is honoured, or an error, never ignored."""
+"""Refuses settings of solve that would have no effect beside the others: a value is never silently ignored."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ WEIGHTS = ("pattern", "scope", "refit", "refit_steps", "refit_ridge", "allocatio
            "allocation_outlier")  # fmt: skip
 """Settings of solve for methods that prune single weights."""
 WALK = ("inputs", "walk", "target", "correction", "correction_ridges")
+"""Settings of solve for methods that walk over the blocks by solve.inputs."""
 RULE = ("method", "pattern", "scope", "refit", "settings")
 """Settings of a rule for methods that prune single weights."""
 
 
 def check_effects(solve: Solve) -> None:
-    """Raise a fault for the first setting of solve or of a rule that can change nothing."""
+    """Raise a `fault_at` for the first setting of solve or of a rule that would change nothing."""
     removed = registry.find(solve.method).removes
     if removed == "width":
         slices = f"{solve.method} slices all blocks to one width, each on what the sliced ones before it give"
@@ -33,6 +34,7 @@ def check_effects(solve: Solve) -> None:
 
 
 def _check_units(solve: Solve) -> None:
+    """Of a structured method."""
     removes = f"{solve.method} removes whole heads and channels"
     _only_defaults(solve, WEIGHTS, removes, "; see solve.units for what it knows")
     for number, rule in enumerate(solve.rules):
@@ -55,6 +57,7 @@ def _check_units(solve: Solve) -> None:
 
 
 def _check_weights(solve: Solve) -> None:
+    """Of methods that prune single weights."""
     _only_defaults(
         solve.units, type(solve.units).model_fields, f"{solve.method} removes single weights", "", "solve.units"
     )
@@ -86,12 +89,13 @@ def _layerwise(name: str) -> bool:
 
 
 def _check_rule(solve: Solve, number: int, rule: Rule) -> None:
+    """Of rule `number`, for methods that prune single weights."""
     place, method = f"solve.rules[{number}]", rule.method or solve.method
-    asked = [name for name in (*RULE, "sparsity") if getattr(rule, name) is not None]
-    if not asked and number == len(solve.rules) - 1:
+    given = [name for name in (*RULE, "sparsity") if getattr(rule, name) is not None]
+    if not given and number == len(solve.rules) - 1:
         raise fault_at(place, "it gives roles and blocks alone: add, say, `sparsity: 0`, or take it out")
     if rule.sparsity == 0:
-        idle = [name for name in asked if name not in ("sparsity", "pattern")]
+        idle = [name for name in given if name not in ("sparsity", "pattern")]
         if idle:
             raise fault_at(f"{place}.{idle[0]}", "a rule with sparsity 0 prunes nothing: take it out, or the sparsity")
     if rule.refit is not None and registry.find(method).joint:
@@ -102,13 +106,17 @@ def _check_rule(solve: Solve, number: int, rule: Rule) -> None:
 
 
 def _check_walk(solve: Solve) -> None:
+    """Of corrections, where nothing is corrected."""
     reason = "solve.inputs is dense" if solve.inputs == "dense" else "solve.target is dense"
     if "dense" in (solve.inputs, solve.target):
         _only_defaults(solve, ["correction", "correction_ridges"], f"{reason}, so nothing is corrected", "")
 
 
 def _only_defaults(section: Section, names: Iterable[str], why: str, advice: str, place: str = "solve") -> None:
-    """Raise a fault for the first of `names` whose value is not the default, which could change nothing."""
+    """Raise a `fault_at` for the first of `names` in a section at `place` whose value is not the default.
+
+    why: the reason for which the setting would change nothing; advice: what else the user can do.
+    """
     for name in names:
         value, plain = getattr(section, name), type(section).model_fields[name].get_default(call_default_factory=True)
         if value != plain:

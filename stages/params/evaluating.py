@@ -1,4 +1,4 @@
-"""evaluate: what the dense and the pruned model are measured by."""
+"""evaluate: perplexity, lm-eval tasks, attention matrices and speed of the dense and the pruned model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from stages.params.base import Positive, Section
 
 
 class Perplexity(Section):
-    """A protocol: windows of `window` tokens, `stride` apart; None uses all windows of the text."""
+    """evaluate.perplexity: the protocol of perplexity on the evaluation text."""
 
     window: Annotated[int, Field(ge=2)] = 512
+    """Tokens of a window."""
     stride: Positive = 512
+    """Tokens from the start of a window to the next; those that overlap are context and are not scored again."""
     bos: bool = False
+    """Whether every window begins with the BOS token."""
     windows: Positive | None = None
+    """Number of windows; None: all of the text."""
 
     @model_validator(mode="after")
     def _covers_the_text(self) -> Perplexity:
@@ -26,23 +30,28 @@ class Perplexity(Section):
 
 
 class Tasks(Section):
-    """What lm-eval runs: official task names, or the names of YAML tasks in `include`."""
+    """evaluate.tasks: the tasks that lm-eval runs."""
 
     names: tuple[str, ...] = ()
+    """Official task names, or names of YAML tasks in `include`; none: no tasks are run."""
     include: Path | None = Path("tasks")
+    """Folder of YAML tasks."""
     defaults: bool = False
     """Whether lm-eval's own tasks are indexed too (official names need it; takes 16 s)."""
     limit: Positive | None = None
+    """Documents of each task; None: all."""
     fewshot: Annotated[int, Field(ge=0)] | None = None
     """Examples before each document; None: each task's own number."""
     batch_size: Positive = 8
+    """Requests in a forward."""
     max_length: Positive | None = None
     """Tokens of the longest input, longer prompts are cut from the left; None: as many as the model was made for."""
     seed: int = 0
+    """Of lm-eval's draw of examples."""
 
 
 class Attention(Section):
-    """On what the attention matrices of the pruned model are compared with the dense model's."""
+    """evaluate.attention: the sequences on which the attention matrices of both models are compared."""
 
     sequences: Annotated[int, Field(ge=0)] = 8
     """Of each text, at most as many as calibration has; 0: they are not compared."""
@@ -51,7 +60,7 @@ class Attention(Section):
 
 
 class Speed(Section):
-    """How the pruned model's speed and memory are compared with the dense model's."""
+    """evaluate.speed: generation and prefill with which speed and memory of both models are compared."""
 
     prompt: Positive = 64
     """Tokens of a prompt."""
@@ -64,11 +73,11 @@ class Speed(Section):
     warmup: Annotated[int, Field(ge=0)] = 1
     """Rounds before them."""
     always: bool = False
-    """Whether a model with nothing but zeros is measured too."""
+    """Whether a checkpoint is measured whose sparsity is nothing but zeros, which no dense kernel uses."""
 
 
 class Evaluate(Section):
-    """What the dense and the pruned model are measured by."""
+    """evaluate: what the dense and the pruned model are measured by."""
 
     perplexity: Perplexity = Perplexity()
     tasks: Tasks = Tasks()

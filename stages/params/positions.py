@@ -1,4 +1,4 @@
-"""Settings that have the model run on more tokens at once than it has positions for: one line at the first stage."""
+"""Refuses settings that run the model on longer sequences than it has positions for (max_position_embeddings)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from stages.params import Params
 
 
 def token_lengths(params: Params) -> dict[str, int]:
-    """How many tokens the model is run on at once, by the setting that says so; what is off is left out."""
+    """The longest sequence, in tokens, that each setting runs the model on; settings that are off are left out."""
     settings = params.evaluate
-    found = {
+    lengths = {
         "calibration.length": params.calibration.length,
         "evaluate.perplexity.window": settings.perplexity.window + settings.perplexity.bos,
     }
     if settings.tasks.names and settings.tasks.max_length is not None:
-        found["evaluate.tasks.max_length"] = settings.tasks.max_length
+        lengths["evaluate.tasks.max_length"] = settings.tasks.max_length
     if settings.attention.sequences:
-        found["evaluate.attention.length"] = settings.attention.length
+        lengths["evaluate.attention.length"] = settings.attention.length
     if settings.speed.repeats:
-        found["evaluate.speed.prompt + generate"] = settings.speed.prompt + settings.speed.generate
-    return found
+        lengths["evaluate.speed.prompt + generate"] = settings.speed.prompt + settings.speed.generate
+    return lengths
 
 
 def check_positions(

@@ -1,4 +1,4 @@
-"""solve.units: how methods that remove whole heads and channels rank and compensate."""
+"""solve.units: how structured methods rank heads and channels and compensate for those removed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from stages.params.base import Positive, Section
 
 
 class UnitSettings(Section):
-    """Of structured methods; `auto` is what the method's paper does."""
+    """solve.units: settings of structured methods; `auto` stands for what the method's paper does."""
 
     ranking: Literal["parameters", "literal"] = "parameters"
-    """Until the budget is met in parameters; or by the count of units, as eq. 8 of numerical pruning is written."""
+    """parameters: the lowest scores go until the budget of parameters is met; literal: a threshold by the count of
+    units, as eq. 8 of numerical pruning is written."""
     allocation: Literal["auto", "global", "uniform"] = "auto"
-    """All blocks compete; or each loses the same number of heads and of channels."""
+    """global: units of all blocks compete; uniform: each block loses the same number of heads and of channels."""
     multiple: Positive = 1
-    """Widths of the MLP stay multiples of it, for kernels that want them so."""
+    """Pruned MLP widths are multiples of it, for kernels that want them so."""
     compensation: Literal["auto", "weights", "bias", "affine", "none"] = "auto"
-    """What makes up for removed units: the kept weights of o and down, a bias for what they add on average, both."""
+    """What makes up for removed units: a refit of kept weights of o and down, a bias for the mean, or affine: both."""
     damping: Annotated[float, Field(ge=0)] = 0.01
-    """Of compensation: added to the diagonal of the Gram matrix, as a fraction of it."""
+    """Of the refit: added to each diagonal entry of the Gram matrix, as a fraction of it."""
     choice: Literal["dense", "pruned"] = "dense"
-    """Inputs by which units of a block are chosen once their number is settled, where solve.inputs is pruned."""
+    """Whose inputs choose the units of a block once their number is settled, where solve.inputs is pruned."""
     corrected: Literal["sinks", "all"] = "sinks"
-    """Linears whose targets are corrected, where they are: o and down only, or those that make units too."""
+    """Linears whose targets are corrected, where any is: o and down only (sinks), or q, k, v, gate and up too."""

@@ -1,4 +1,4 @@
-"""YAML 1.2 files, read as DVC reads params.yaml: `2:4` and `on` are strings, `1e-3` is a number."""
+"""Reads and writes YAML 1.2 as DVC does: `2:4` and `on` are strings, `1e-3` is a number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stages.errors import ParameterError
 
 
 def read_yaml(path: Path) -> Any:
-    """What the one document of a YAML file holds; None where it is empty.
+    """The value of a YAML file's one document; None where it is empty.
 
     Raises OSError, and ParameterError with the line and column of what cannot be read.
     """
@@ -21,18 +21,18 @@ def read_yaml(path: Path) -> Any:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        found = f"byte 0x{error.object[error.start]:02x} in line {line}"
-        raise ParameterError(f"{path} is not UTF-8: {found}: save the file as UTF-8") from None
+        place = f"byte 0x{error.object[error.start]:02x} in line {line}"
+        raise ParameterError(f"{path} is not UTF-8: {place}: save the file as UTF-8") from None
     return parse_yaml(text, str(path))
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """What a YAML document holds; raises ParameterError, which calls the document `name`."""
+    """The value of a YAML document; raises ParameterError, which calls the document `name`."""
     try:
         # DVC's own choice of loader, so that templates of dvc.yaml and stages never read another value.
         return YAML(typ="safe").load(text)
     except YAMLError as error:
-        raise ParameterError(f"{name} is not YAML: {_told(error, text)}") from None
+        raise ParameterError(f"{name} is not YAML: {_described(error, text)}") from None
     except (KeyError, ValueError) as error:  # of numbers, switches and dates that cannot be made
         raise ParameterError(f"{name} is not YAML: {error}: put strings in quotes") from None
 
@@ -46,7 +46,7 @@ def yaml_text(values: Any) -> str:
     return stream.getvalue()
 
 
-def _told(error: YAMLError, text: str) -> str:
+def _described(error: YAMLError, text: str) -> str:
     """Line, column and problem, without the excerpts that the library's message draws."""
     if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
         return " ".join(str(error).split())
