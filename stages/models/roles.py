@@ -1,4 +1,4 @@
-"""What each linear of a block is for, told by the end of its name.
+"""Role of each linear of a block (attention.q, mlp.down, ...), from the end of its name.
 
 One table serves Llama, Mistral, Qwen2, Qwen3, Gemma, Phi, OPT, GPT-NeoX and GPT-2; a new
 architecture whose names differ needs a line here and nothing else.
@@ -33,7 +33,7 @@ SUFFIXES = {
 }
 
 OTHER = "other"
-"""The role of a linear that the table does not know; rules can name it."""
+"""Role of a linear that is not in the table; solve.rules can name it."""
 
 ROLES = (*dict.fromkeys(SUFFIXES.values()), OTHER)
 

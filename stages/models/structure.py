@@ -1,4 +1,4 @@
-"""Blocks and linears of a model, found by structure."""
+"""Transformer blocks of a model and the linears inside them, found by structure rather than by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stages.models.roles import role_of
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear of a block.
+    """One linear of a block: name, role, shape and how its weight is stored.
 
     name:       dotted name in the model; role: see roles.py; block: index of its block.
     shape:      (d_out, d_in).
@@ -29,7 +29,7 @@ class Linear:
 
     @property
     def tensor(self) -> str:
-        """Name of its weight in the checkpoint."""
+        """Name of its weight parameter."""
         return f"{self.name}.weight"
 
     def weight(self, stored: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checkpoints whose blocks have different widths: the classes that load them, registered with transformers.
+"""Hetero checkpoints, whose blocks have different widths: their classes, registered with transformers.
 
 A checkpoint carries the same classes in a file of its own, for `trust_remote_code` where this package is not.
 """
@@ -24,7 +24,7 @@ from stages.models.classes.modeling_hetero import (
 )
 
 CODE = Path(modeling_hetero.__file__)
-"""The file that goes into a checkpoint."""
+"""Modeling file that is copied into a checkpoint."""
 
 CLASSES: dict[str, tuple[Any, Any]] = {
     "llama": (HeteroLlamaConfig, HeteroLlamaForCausalLM),
@@ -32,7 +32,7 @@ CLASSES: dict[str, tuple[Any, Any]] = {
     "qwen2": (HeteroQwen2Config, HeteroQwen2ForCausalLM),
     "qwen3": (HeteroQwen3Config, HeteroQwen3ForCausalLM),
 }
-"""By the dense model's type."""
+"""Configuration and model class, by the dense model's `model_type`."""
 
 TYPES = frozenset(config.model_type for config, _ in CLASSES.values())
 """`model_type` of checkpoints that have lost heads or channels."""
@@ -41,7 +41,7 @@ TYPES = frozenset(config.model_type for config, _ in CLASSES.values())
 def hetero_values(
     dense: Mapping[str, Any], key_value_heads: Sequence[int], channels: Sequence[int], head_width: int, biases: set[str]
 ) -> dict[str, Any]:
-    """Values of config.json for blocks with these numbers of key-value heads and channels.
+    """Values of config.json of a hetero checkpoint: each block's numbers of key-value heads and channels.
 
     dense: the dense model's values; biases: the linears (o_proj, down_proj) that need a bias the dense model lacks.
     """

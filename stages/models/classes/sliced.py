@@ -1,4 +1,4 @@
-"""Checkpoints of sliced models: the classes that load them, registered with transformers, and their config.json.
+"""Sliced (SliceGPT) checkpoints: their classes, registered with transformers, and their config.json.
 
 A checkpoint carries the same classes in a file of its own, for `trust_remote_code` where this package is not.
 """
@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from stages.models.classes import modeling_sliced as sliced
 
 CODE = Path(sliced.__file__)
-"""The file that goes into a checkpoint."""
+"""Modeling file that is copied into a checkpoint."""
 
 CLASSES: dict[str, tuple[Any, Any]] = {
     "llama": (sliced.SlicedLlamaConfig, sliced.SlicedLlamaForCausalLM),
@@ -22,15 +22,16 @@ CLASSES: dict[str, tuple[Any, Any]] = {
     "qwen2": (sliced.SlicedQwen2Config, sliced.SlicedQwen2ForCausalLM),
     "qwen3": (sliced.SlicedQwen3Config, sliced.SlicedQwen3ForCausalLM),
 }
-"""By the dense model's type."""
+"""Configuration and model class, by the dense model's `model_type`."""
 
 
 def sliced_values(
     dense: Mapping[str, Any], head_width: int, width: int, final: int | None, tied: bool
 ) -> dict[str, Any]:
-    """Values of config.json for hidden states of `width`, `final` (None: the dense model's) after the last block.
+    """Values of config.json of a sliced checkpoint: hidden states of `width`, of `final` after the last block.
 
-    dense: the dense model's values; tied: whether the embeddings are still the head's weight.
+    dense: the dense model's values; final: None for the dense model's width.
+    tied: whether the embeddings are still the head's weight.
     """
     config, model = CLASSES[dense["model_type"]]
     return {

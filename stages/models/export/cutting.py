@@ -1,4 +1,4 @@
-"""Which entries of a block's tensors stay when units go: a rule of shapes, for any way a linear is stored."""
+"""Physical removal of units: which entries of a block's stored tensors stay, for any way a linear is stored."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from stages.models.structure import Linear
 
 
 class AxisCut(NamedTuple):
-    """What stays of a stored tensor: the entries `keep` (size,) bool of one axis."""
+    """A cut of a stored tensor along one axis; keep: (size,) bool, the entries that stay."""
 
     axis: int
     keep: Tensor
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of what stays of a tensor of `shape`."""
+        """Shape of a tensor of `shape` after the cut."""
         kept = int(self.keep.sum())
         return tuple(kept if axis == self.axis else size for axis, size in enumerate(shape))
 
     def of(self, tensor: Tensor) -> Tensor:
-        """What stays of a tensor."""
+        """The tensor after the cut, as a copy."""
         return tensor.index_select(self.axis, self.keep.nonzero().flatten())
 
 
 def cuts_of(units: Units, keep: Tensor) -> dict[str, AxisCut]:
-    """For every parameter that `units` are a part of, what stays with those of `keep` (units,) bool.
+    """The cut of every parameter that `units` are a part of, by name; keep: (units,) bool, the units that stay.
 
     Weights of the sources lose rows, their biases entries, the sink's weight columns; its bias stays whole. A bias
     is named whether the linear has one or not.
     """
-    found = {units.sink.tensor: AxisCut(_axis(units.sink, 1), units.kept_columns(keep))}
+    cuts = {units.sink.tensor: AxisCut(_axis(units.sink, 1), units.kept_columns(keep))}
     for linear, rows in units.kept_rows(keep).items():
-        found[linear.tensor] = AxisCut(_axis(linear, 0), rows)
-        found[f"{linear.name}.bias"] = AxisCut(0, rows)
-    return found
+        cuts[linear.tensor] = AxisCut(_axis(linear, 0), rows)
+        cuts[f"{linear.name}.bias"] = AxisCut(0, rows)
+    return cuts
 
 
 def _axis(linear: Linear, axis: int) -> int:
-    """Where rows (0) or columns (1) of a weight (d_out, d_in) lie in the tensor that is stored."""
+    """Axis of the stored tensor along which rows (0) or columns (1) of a weight (d_out, d_in) lie."""
     return 1 - axis if linear.transposed else axis

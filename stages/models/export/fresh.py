@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 PACKAGE = ("stages", "secateur")
 Way = Literal["plain", "remote", "imported"]
-"""How it is loaded: nothing given; trust_remote_code, with no such package to import; after `import secateur`."""
+"""How a checkpoint is loaded: plainly; with trust_remote_code, this package hidden; after `import secateur`."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A checkpoint, token ids to go on from, how many to generate, and how to load it."""
+    """A generation to run: checkpoint folder, prompt token ids, tokens to generate, and the way to load it."""
 
     folder: str
     tokens: list[int]
@@ -38,14 +38,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """sequence: the tokens with those generated; logits: (length, vocabulary) float32, of the whole sequence."""
+    """A generation's result. sequence: prompt and generated ids; logits: (length, vocabulary) float32, of all of it."""
 
     sequence: list[int]
     logits: Tensor
 
 
 def answers(jobs: Sequence[Job]) -> list[Answer]:
-    """What the checkpoints answer in one fresh process, `imported` ones last: there is no way to forget a package.
+    """Run the jobs in one fresh process and return their answers; `imported` ones run last, since imports stay.
 
     Raises ValueError with the process's last line where one does not load.
     """
@@ -53,16 +53,16 @@ def answers(jobs: Sequence[Job]) -> list[Answer]:
 
     order = sorted(range(len(jobs)), key=lambda place: jobs[place].way == "imported")
     with tempfile.TemporaryDirectory() as folder:
-        asked, told = Path(folder) / "jobs.json", Path(folder) / "answers.safetensors"
-        asked.write_text(json.dumps([asdict(jobs[place]) for place in order]), encoding="utf-8")
+        request, result = Path(folder) / "jobs.json", Path(folder) / "answers.safetensors"
+        request.write_text(json.dumps([asdict(jobs[place]) for place in order]), encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-I", str(Path(__file__).resolve()), str(asked), str(told)],
+            [sys.executable, "-I", str(Path(__file__).resolve()), str(request), str(result)],
             capture_output=True, text=True, check=False, cwd=folder,
             env={**os.environ, "HF_MODULES_CACHE": folder, "HF_HUB_OFFLINE": "1"},
         )  # fmt: skip
         if done.returncode:
             raise ValueError((done.stderr.strip().splitlines() or ["it died"])[-1])
-        found = load_file(told)
+        found = load_file(result)
     places = {place: turn for turn, place in enumerate(order)}
     return [
         Answer(found[f"{places[place]}.sequence"].tolist(), found[f"{places[place]}.logits"])
@@ -71,6 +71,7 @@ def answers(jobs: Sequence[Job]) -> list[Answer]:
 
 
 def _answer(job: dict[str, Any]) -> dict[str, Tensor]:
+    """Load a job's checkpoint, generate greedily, and compute the logits of the whole sequence."""
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -94,7 +95,8 @@ def _answer(job: dict[str, Any]) -> dict[str, Tensor]:
     return {"sequence": sequence[0].cpu(), "logits": logits[0].float().cpu().contiguous()}
 
 
-def _main(asked: str, told: str) -> None:
+def _main(request: str, result: str) -> None:
+    """Run the jobs of a JSON file and save their answers; this package is hidden until an `imported` job."""
     for name in PACKAGE:
         sys.modules[name] = None  # type: ignore[assignment]
     from safetensors.torch import save_file
@@ -102,7 +104,7 @@ def _main(asked: str, told: str) -> None:
 
     logging.disable_progress_bar()
     found, hidden = dict[str, Any](), True
-    for turn, job in enumerate(json.loads(Path(asked).read_text(encoding="utf-8"))):
+    for turn, job in enumerate(json.loads(Path(request).read_text(encoding="utf-8"))):
         if job["way"] == "imported" and hidden:
             for name in PACKAGE:
                 del sys.modules[name]
@@ -110,7 +112,7 @@ def _main(asked: str, told: str) -> None:
             __import__("secateur")
             hidden = False
         found |= {f"{turn}.{name}": tensor for name, tensor in _answer(job).items()}
-    save_file(found, told)
+    save_file(found, result)
 
 
 if __name__ == "__main__":

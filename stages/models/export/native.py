@@ -1,4 +1,4 @@
-"""Configurations of transformers' own classes for a model whose blocks all have the same, other widths."""
+"""Native checkpoints: configurations of transformers' own classes for blocks that all have the same reduced widths."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWN = {
 
 @dataclass(frozen=True)
 class Widths:
-    """Of every block: heads and key-value heads, width of a head, channels of the MLP."""
+    """Widths that all blocks share: heads, key-value heads, width of a head, channels of the MLP."""
 
     heads: int
     key_value_heads: int
@@ -38,9 +38,10 @@ class Widths:
 
 @dataclass(frozen=True)
 class Fit:
-    """A class that the tensors of a checkpoint fit.
+    """A model class that the tensors of a checkpoint fit.
 
-    parameters: how many it has; added: shapes of biases that it has and the checkpoint lacks, by their stored names.
+    parameters: number of its parameters.
+    added: shapes of biases that it has and the checkpoint lacks, by their stored names.
     """
 
     parameters: int
@@ -50,7 +51,7 @@ class Fit:
 def native_values(
     values: Mapping[str, Any], dense: PreTrainedConfig, old: Widths, new: Widths, biases: set[str]
 ) -> Iterator[dict[str, Any]]:
-    """Values of config.json that may serve, the dense model's own class first; `fit` tells which do.
+    """Candidate values of config.json, the dense model's own class first; `fit` checks which of them fit.
 
     values: the dense model's config.json, `dense` its configuration; biases: roles (attention.o, mlp.down) that need
     a bias the dense model lacks.
@@ -71,7 +72,7 @@ def native_values(
 
 
 def _like_llama(values: dict[str, Any], dense: PreTrainedConfig, new: Widths) -> Iterator[dict[str, Any]]:
-    """Mistral, without a window, and Seed-OSS, with every bias told: neither wants heads that divide the width."""
+    """Mistral without a window and Seed-OSS with every choice of biases: neither needs width = heads * head_dim."""
     shape = {
         "num_attention_heads": new.heads,
         "num_key_value_heads": new.key_value_heads,
@@ -90,9 +91,9 @@ def _like_llama(values: dict[str, Any], dense: PreTrainedConfig, new: Widths) ->
 def fit(
     values: Mapping[str, Any], dense: PreTrainedConfig, shapes: Mapping[str, tuple[int, ...]], trust_remote_code: bool
 ) -> Fit:
-    """Build the model that config.json's `values` describe, without memory, and see that the tensors fit it.
+    """Check that tensors fit the model of config.json's `values`, built without memory.
 
-    shapes: of the tensors, by stored name. Raises ArchitectureError, telling why, where they do not.
+    shapes: of the tensors, by stored name. Raises ArchitectureError with the reason where they do not.
     """
     kind = type(dense) if values["model_type"] == dense.model_type else CONFIG_MAPPING[values["model_type"]]
     try:

@@ -1,4 +1,4 @@
-"""A GGUF file, as llama.cpp reads it, turned into a Hugging Face folder of safetensors."""
+"""Import of GGUF files (llama.cpp's format) as Hugging Face folders of safetensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint as the later stages read it: every parameter stored as it is used, in one dtype.
+"""Normalised checkpoints, as the later stages read them: every parameter stored as it is used, in one dtype.
 
 Tensors keep the names that the source gives them (names.py finds each parameter under them), so what
 could load the source can load what is made of it.
@@ -28,7 +28,7 @@ from stages.models.structure import find_blocks
 
 @dataclass(frozen=True)
 class Survey:
-    """What a checkpoint folder holds, told without loading it.
+    """Facts about a checkpoint folder, found without loading its weights.
 
     vocabulary: rows of the input embeddings; positions: see load.longest_input.
     unstored:   parameters that no tensor of the checkpoint holds as they are used.
@@ -42,7 +42,7 @@ class Survey:
 
 
 def survey(folder: Path, trust_remote_code: bool) -> Survey:
-    """Build the model that config.json describes, without memory, and look for its parameters.
+    """Check a checkpoint against the model that its config.json describes, built without memory.
 
     Raises SourceError if transformers cannot build it, if it has no blocks, if a tensor has another shape or holds
     quantised weights, or belongs to no parameter.
@@ -83,7 +83,7 @@ def survey(folder: Path, trust_remote_code: bool) -> Survey:
 def copy_weights(source: Path, target: Path, dtype: torch.dtype | None, tick: Callable[[int], object]) -> None:
     """Copy the weights file by file; floating-point tensors of another `dtype` are cast, one at a time.
 
-    tick: told the bytes read.
+    tick: called with the number of bytes read.
     """
     total = 0
     for name in sorted(set(Checkpoint(source).files.values())):
@@ -130,7 +130,7 @@ def rewrite(source: Path, target: Path, dtype: torch.dtype | None, trust_remote_
 
 
 def settle_dtype(folder: Path) -> str:
-    """Have config.json tell the dtype that the weights have; gives its name."""
+    """Write the weights' dtype into config.json; returns its name."""
     dtype = str(Checkpoint(folder).dtype()).removeprefix("torch.")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if config.get("dtype", config.get("torch_dtype")) != dtype:

@@ -1,4 +1,4 @@
-"""Text to token ids."""
+"""Tokenisation of whole texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stages.errors import SourceError
 def tokenise(tokenizer: PreTrainedTokenizerBase, text: str, vocabulary: int) -> np.ndarray:
     """Token ids (int32) of the whole text at once, no special tokens added.
 
-    vocabulary: how many ids the model has; SourceError if the tokenizer gives another.
+    vocabulary: number of ids that the model has. Raises SourceError if the tokenizer yields a larger id.
     """
     encoded = tokenizer(text, add_special_tokens=False, return_attention_mask=False, verbose=False)
     ids = np.asarray(encoded["input_ids"], dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Low-rank adapters of linears (LoRA), by peft, which is imported only here and only when they are asked for."""
+"""Low-rank adapters of linears (LoRA) by peft, which is imported only here and only when adapters are used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_adapters() -> None:
 
 
 def add_adapters(model: nn.Module, linears: Sequence[Linear], rank: int, seed: int) -> list[nn.Parameter]:
-    """W + BA in the place of each W, B (d_out, rank) zero at first, A (rank, d_in) drawn from `seed`; gives A and B.
+    """Replace each W by W + BA, B (d_out, rank) zero at first, A (rank, d_in) drawn from `seed`; returns all A and B.
 
     The linears keep their names. The global generator of random numbers is left as it was.
     """
@@ -40,12 +40,12 @@ def add_adapters(model: nn.Module, linears: Sequence[Linear], rank: int, seed: i
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(config, model)
-    return [one for name, one in model.named_parameters() if ".lora_" in name]
+    return [parameter for name, parameter in model.named_parameters() if ".lora_" in name]
 
 
 @torch.no_grad()
 def merged(model: nn.Module, linear: Linear) -> Tensor:
-    """W + BA as the checkpoint stores W; of a linear without an adapter, its weight."""
+    """Merged weight W + BA, as the checkpoint stores W; of a linear without an adapter, its weight."""
     module: Any = model.get_submodule(linear.name)
     if not hasattr(module, "get_delta_weight"):
         return model.get_parameter(linear.tensor).detach()

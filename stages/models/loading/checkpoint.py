@@ -32,9 +32,9 @@ class Checkpoint:
             raise ArtifactError(f"{folder} holds no {SINGLE}: run the fetch stage (dvc repro fetch)")
 
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """The named tensors, as they are stored.
+        """The named tensors as they are stored, on the CPU.
 
-        Raises ArtifactError if one is not there.
+        Raises ArtifactError for a name that the checkpoint lacks.
         """
         wanted: dict[str, list[str]] = {}
         for name in names:
@@ -56,7 +56,7 @@ class Checkpoint:
 
 
 def _weight_map(path: Path) -> dict[str, str]:
-    """The file of each tensor, as an index tells it."""
+    """File name of each tensor, from an index; raises ArtifactError where it is malformed."""
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

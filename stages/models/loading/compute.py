@@ -1,4 +1,4 @@
-"""Turn the settings `device` and `dtype` into what torch wants, and tell what of the computation bits depend on."""
+"""Compute settings: torch device and dtype from params.yaml, and the facts that a result's bits depend on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ VECTOR_FUNCTIONS = (
 
 
 def device_of(setting: str) -> torch.device:
-    """`auto`: CUDA where there is one, else the CPU. Raises ParameterError for a device that is not there."""
+    """torch device of the setting; `auto`: CUDA where there is one, else the CPU.
+
+    Raises ParameterError for a CUDA device that is not there.
+    """
     if setting == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(setting)
@@ -31,12 +34,12 @@ def device_of(setting: str) -> torch.device:
 
 
 def dtype_of(setting: str, stored: torch.dtype) -> torch.dtype:
-    """`auto`: the dtype of the checkpoint."""
+    """torch dtype of the setting; `auto`: the checkpoint's, `stored`."""
     return stored if setting == "auto" else DTYPES[setting]
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device, so that a clock tells the truth."""
+    """Wait until the device has finished its queued work, so that a clock measures it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -50,13 +53,13 @@ def settle_vector_math() -> None:
     cosines (pytorch/pytorch#188792). No tensor depends on what is computed here.
     """
     for dtype in (torch.float32, torch.float64):
-        one = torch.full((1,), 0.5, dtype=dtype)
+        value = torch.full((1,), 0.5, dtype=dtype)
         for function in VECTOR_FUNCTIONS:
-            getattr(torch, function)(one)
+            getattr(torch, function)(value)
 
 
 def compute_facts(device: torch.device, dtype: torch.dtype, chunk: int) -> dict[str, Any]:
-    """What of the computation can change bits of a result."""
+    """What of the computation can change bits of a result, for keys and manifests."""
     return {
         "device": device.type,
         "threads": torch.get_num_threads() if device.type == "cpu" else None,

@@ -1,4 +1,4 @@
-"""A checkpoint folder as one whole model, with its tokenizer: for evaluation, not for the walk."""
+"""Whole models and tokenizers from checkpoint folders: for evaluation and timing, not for the walk over blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peak memory of this process, and freed memory given back to the system."""
+"""Peak memory of this process, and the return of freed memory to the system."""
 
 from __future__ import annotations
 

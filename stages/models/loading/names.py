@@ -1,7 +1,7 @@
-"""Which tensor of a checkpoint is which parameter of the model.
+"""Mapping between a checkpoint's tensor names and a model's parameter names, by transformers' own renamings.
 
 transformers renames some tensors when it loads (GPT-NeoX's `embed_out`, the prefix that early GPT-2
-checkpoints lack). The same renamings, asked of transformers itself, tell where a parameter is stored.
+checkpoints lack). The same renamings say where a parameter is stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEFTOVERS = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.maske
 
 
 def stored_names(model: PreTrainedModel, tensors: Iterable[str]) -> dict[str, str]:
-    """For each parameter and buffer of `model` that the checkpoint holds, the tensor it is stored as.
+    """The stored tensor's name of each parameter and buffer of `model` that the checkpoint holds.
 
     Tensors that transformers would merge or split while loading (fused experts, say) are left out: such
     parameters are not stored as they are used.
@@ -28,7 +28,7 @@ def stored_names(model: PreTrainedModel, tensors: Iterable[str]) -> dict[str, st
 
 
 def unknown_tensors(model: PreTrainedModel, tensors: Iterable[str]) -> list[str]:
-    """Tensors that belong to nothing in `model`; those that transformers itself passes over are left out."""
+    """Names of tensors that belong to nothing in `model`, without those that transformers itself ignores."""
     unknown = {tensor for tensor, (name, _) in _renamed(model, tensors).items() if name is None}
     report = LoadStateDictInfo(
         missing_keys=set(),
@@ -45,11 +45,11 @@ def unknown_tensors(model: PreTrainedModel, tensors: Iterable[str]) -> list[str]
 def _renamed(model: PreTrainedModel, tensors: Iterable[str]) -> dict[str, tuple[str | None, bool]]:
     """For each tensor the name in `model` that it is read into (None: there is none), and whether with others."""
     transforms = get_model_conversion_mapping(model)
-    renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
-    converters = [one for one in transforms if isinstance(one, WeightConverter)]
+    renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
+    converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
     known = dict(model.state_dict())
-    found = dict[str, tuple[str | None, bool]]()
+    renamed = dict[str, tuple[str | None, bool]]()
     for tensor in tensors:
         name, converter = rename_source_key(tensor, renamings, converters, model.base_model_prefix, known)
-        found[tensor] = (name if name in known else None), converter is not None
-    return found
+        renamed[tensor] = (name if name in known else None), converter is not None
+    return renamed

@@ -1,4 +1,4 @@
-"""A model built without memory for its parameters, and ways to lend it some."""
+"""Models built without memory for their parameters (meta device), and ways to lend them tensors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lend(module: nn.Module, tensors: Mapping[str, Tensor], device: torch.device,
 
 
 def take_back(module: nn.Module) -> None:
-    """Free the parameters of `module`; its buffers stay."""
+    """Free the parameters of `module` by moving them to the meta device; its buffers stay."""
     for part in module.modules():
         for name, parameter in part._parameters.items():
             if parameter is not None:
@@ -56,7 +56,7 @@ def take_back(module: nn.Module) -> None:
 
 @contextmanager
 def forward_as(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """The module with another forward; its hooks and attributes stay."""
+    """Context in which the module has another forward; its hooks and attributes stay."""
     module.forward = forward  # type: ignore[method-assign]
     try:
         yield
@@ -66,6 +66,7 @@ def forward_as(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
+    """Context in which every new module's parameters are put on the meta device; buffers stay real."""
     register = nn.Module.register_parameter
 
     def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:

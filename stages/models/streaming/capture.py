@@ -1,4 +1,4 @@
-"""See what enters the linears of a block while the real model runs."""
+"""Hooks on a block's linears while the model runs: which share an input, what they read, where they write."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from stages.models.streaming.streamed import EndForward, StreamedModel
 from stages.models.structure import Linear
 
 PROBE_TOKENS = 4
+"""Tokens of the forwards that determine how a block is wired."""
 
 
 def input_groups(model: StreamedModel, index: int, states: Tensor) -> list[tuple[Linear, ...]]:
-    """Linears of the loaded block `index` that share an input, groups in the order they are called.
+    """Groups of linears of the loaded block `index` that share an input, in the order they are called.
 
-    Found by running the block on the first tokens of `states`: two linears share an input when they
-    are handed the same tensor (q, k and v; gate and up; in a parallel block q, k, v and up).
+    Determined by running the block on the first tokens of `states` (sequences, length, width): two linears share an
+    input when they are passed the same tensor (q, k and v; gate and up; in a parallel block q, k, v and up).
     """
     seen: list[tuple[Tensor, list[Linear]]] = []
     with ExitStack() as stack:
@@ -39,31 +40,33 @@ def input_groups(model: StreamedModel, index: int, states: Tensor) -> list[tuple
 
 @torch.no_grad()
 def writes_to_residual(model: StreamedModel, index: int, groups: Sequence[tuple[Linear, ...]]) -> list[bool]:
-    """For each group of the loaded block, whether it is one linear whose output is added to the hidden states.
+    """Detects linears whose output is added to the residual stream: for each group, whether it is one such linear.
 
-    So are o and down where no norm comes after them. Found by running the block on zeros with the answers
-    of all such linears replaced: if one answers δ and the others 0, the block must answer δ more.
+    So are o and down where no norm comes after them. Determined by running the block on zeros with the outputs of all
+    candidates replaced: if one outputs δ and the others 0, the block's output must change by δ.
     """
-    alone = [linears[0] if len(linears) == 1 and linears[0].shape[0] == model.width else None for linears in groups]
-    answer = torch.linspace(-1, 1, model.width, device=model.device, dtype=model.dtype)
-    silent = _with_answers(model, index, {linear: 0 * answer for linear in alone if linear})
-    found = []
-    for linear in alone:
-        answers = {other: answer if other is linear else 0 * answer for other in alone if other}
-        change = None if linear is None else _with_answers(model, index, answers) - silent
-        found.append(change is not None and bool(torch.allclose(change, answer.expand_as(change), atol=0.02)))
-    return found
+    candidates = [
+        linears[0] if len(linears) == 1 and linears[0].shape[0] == model.width else None for linears in groups
+    ]
+    delta = torch.linspace(-1, 1, model.width, device=model.device, dtype=model.dtype)
+    silent = _with_outputs(model, index, {linear: 0 * delta for linear in candidates if linear})
+    added = []
+    for linear in candidates:
+        outputs = {other: delta if other is linear else 0 * delta for other in candidates if other}
+        change = None if linear is None else _with_outputs(model, index, outputs) - silent
+        added.append(change is not None and bool(torch.allclose(change, delta.expand_as(change), atol=0.02)))
+    return added
 
 
-def _with_answers(model: StreamedModel, index: int, answers: Mapping[Linear, Tensor]) -> Tensor:
-    """The block's output for zeros, its linears answering these, (d_out,), whatever they are given."""
+def _with_outputs(model: StreamedModel, index: int, outputs: Mapping[Linear, Tensor]) -> Tensor:
+    """The block's output for zeros, where each of these linears outputs a constant (d_out,) on every token."""
     with ExitStack() as stack:
-        for linear, answer in answers.items():
+        for linear, constant in outputs.items():
 
-            def reply(module: nn.Module, args: Any, output: Tensor, answer: Tensor = answer) -> Tensor:
-                return answer.expand_as(output)
+            def replace(module: nn.Module, args: Any, output: Tensor, constant: Tensor = constant) -> Tensor:
+                return constant.expand_as(output)
 
-            stack.callback(model.module(linear.name).register_forward_hook(reply).remove)
+            stack.callback(model.module(linear.name).register_forward_hook(replace).remove)
         return model.run(index, torch.zeros(1, PROBE_TOKENS, model.width))
 
 
@@ -75,9 +78,10 @@ def feed_inputs(
     groups: Sequence[tuple[Linear, ...]],
     take: Callable[[int, Tensor], None],
 ) -> None:
-    """Run the loaded block `index` on every chunk and give each group's input to `take(group, input)`.
+    """Run the loaded block `index` on every chunk and call `take(group, input)` with the input of each group.
 
-    The forward of a chunk ends at the last group: what that linear would compute is not needed.
+    chunks: hidden states (sequences, length, width); groups: see `input_groups`. The forward of a chunk ends at the
+    last group, since that linear's output is not needed.
     """
     last = len(groups) - 1
     with ExitStack() as stack:
@@ -94,4 +98,5 @@ def feed_inputs(
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same view of the same memory."""
     return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()

@@ -1,4 +1,4 @@
-"""How much of the weights of a model's blocks its linears cover; the rest (fused experts, say) no method prunes."""
+"""Share of a model's block weights that nn.Linear covers; no method prunes the rest (fused experts, for instance)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from stages.errors import ArchitectureError
 from stages.models.streaming.streamed import StreamedModel
 
 SHOWN = 3
-"""Uncovered parameters that a message names."""
+"""How many uncovered parameters a message names."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Weights of all blocks (parameters with two or more dimensions), and those that are no linear's.
+    """Weights of all blocks (parameters with two or more dimensions) and those that belong to no linear.
 
-    weights: how many entries they have together; uncovered: shapes of those that no linear covers, by name.
+    weights: number of entries of all; uncovered: shapes of those that no linear covers, by name.
     """
 
     weights: int
@@ -29,7 +29,7 @@ class Coverage:
         return 1 - sum(map(prod, self.uncovered.values())) / self.weights
 
     def described(self) -> str:
-        """What is not covered: its share, and the names and shapes of the largest."""
+        """A line on what is not covered: its share, and the names and shapes of the largest."""
         largest = sorted(self.uncovered.items(), key=lambda item: -prod(item[1]))
         names = [f"{name} {shape}" for name, shape in largest[:SHOWN]]
         more = f" and {len(self.uncovered) - SHOWN} more" if len(self.uncovered) > SHOWN else ""
@@ -37,7 +37,7 @@ class Coverage:
 
 
 def coverage_of(model: StreamedModel) -> Coverage:
-    """Which weights of the blocks are covered by linears found by structure."""
+    """The coverage of all blocks' weights by the linears that structure.py finds."""
     total, uncovered = 0, dict[str, tuple[int, ...]]()
     for index in range(model.blocks):
         covered = {linear.tensor for linear in model.linears(index)}
@@ -48,11 +48,11 @@ def coverage_of(model: StreamedModel) -> Coverage:
 
 
 def check_coverage(model: StreamedModel, largest: float) -> None:
-    """Raise ArchitectureError, naming them, if more than this share of the blocks' weights is no linear's."""
-    found = coverage_of(model)
-    if 1 - found.share > largest:
+    """Raise ArchitectureError, naming them, if more than `largest` of the blocks' weights belong to no linear."""
+    coverage = coverage_of(model)
+    if 1 - coverage.share > largest:
         raise ArchitectureError(
-            f"{found.described()}: methods here prune linears only, expected at most {largest:.1%} "
+            f"{coverage.described()}: methods here prune linears only, expected at most {largest:.1%} "
             "(solve.max_uncovered): support for experts is not there yet; raise solve.max_uncovered to "
-            f"{ceil(100 * (1 - found.share)) / 100:g} to leave these weights dense"
+            f"{ceil(100 * (1 - coverage.share)) / 100:g} to leave these weights dense"
         )

@@ -1,7 +1,7 @@
-"""Gradients of the language-model loss, one block at a time and backwards.
+"""Backpropagation of the language-model loss one block at a time, from the last block to the first.
 
-What the loss gains with the states leaving a block is known from the block after it; the block's own forward, run
-again on what entered it, turns that into the gradients of its weights and of the states entering it.
+The gradient in the output states of a block comes from the block after it; the block's own forward, run again on its
+input states, turns that into the gradients of its weights and of its input states.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from torch import Tensor, nn
 from stages.models.streaming.streamed import StreamedModel
 
 LOGITS_BYTES = 64 * 2**20
-"""Logits in memory at once: norm and head go token by token, so a sequence can be cut anywhere."""
+"""Memory of logits at once: norm and head act on each token alone, so a sequence can be cut anywhere."""
 
 
 class Gradients(NamedTuple):
-    """entering: (1, length, width), of the states entering a block; parameters: of its linears', by name.
+    """Gradients of the loss at one block, for one sequence.
 
-    outputs: (1, length, d_out), of the outputs of the linears that were asked for, by name.
+    entering:   (1, length, width), in the block's input states.
+    parameters: in the weights and biases of its linears, by name, shaped as they are stored.
+    outputs:    (1, length, d_out), in the outputs of the linears that `differentiable` was given, by name.
     """
 
     entering: Tensor
@@ -32,7 +34,7 @@ class Gradients(NamedTuple):
 
 
 def loss_gradient(logits: Callable[[Tensor], Tensor], states: Tensor, tokens: Tensor) -> tuple[float, Tensor]:
-    """The loss of one sequence, and its gradient in the states that left the last block.
+    """Language-model loss of one sequence, and its gradient (1, n, width) in the output states of the last block.
 
     loss = mean over the n - 1 next tokens of -log p(token | the tokens before it).
 
@@ -44,19 +46,20 @@ def loss_gradient(logits: Callable[[Tensor], Tensor], states: Tensor, tokens: Te
     while start < scored:
         stop = min(start + piece, scored)
         entering = states[:, start:stop].detach().requires_grad_()
-        found = logits(entering)[0]
-        targets = tokens[start + 1 : stop + 1].to(found.device, torch.int64)
-        part = nn.functional.cross_entropy(found.float(), targets, reduction="sum") / scored
+        scores = logits(entering)[0]
+        targets = tokens[start + 1 : stop + 1].to(scores.device, torch.int64)
+        part = nn.functional.cross_entropy(scores.float(), targets, reduction="sum") / scored
         gradient[:, start:stop] = torch.autograd.grad(part, entering)[0]
         loss, start = loss + part.item(), stop
-        piece = max(1, LOGITS_BYTES // (4 * found.shape[-1]))
+        piece = max(1, LOGITS_BYTES // (4 * scores.shape[-1]))
     return loss, gradient
 
 
 class Differentiable(NamedTuple):
-    """A loaded block: its linears' weights and biases, by name and as they are stored, and the way back through it.
+    """A loaded block through which gradients can be propagated.
 
-    backward: from the states entering it (1, length, width) and the gradient in those leaving it, to Gradients.
+    parameters: weights and biases of its linears, by name, as they are stored.
+    backward:   from input states (1, length, width) and the gradient in the output states to Gradients.
     """
 
     parameters: dict[str, Tensor]
@@ -65,7 +68,10 @@ class Differentiable(NamedTuple):
 
 @contextmanager
 def differentiable(model: StreamedModel, index: int, outputs: Sequence[str] = ()) -> Iterator[Differentiable]:
-    """Block `index`, loaded to go back through; outputs: names of linears whose outputs' gradients are wanted."""
+    """Context in which block `index` is loaded for backpropagation.
+
+    outputs: names of linears in whose outputs gradients are wanted.
+    """
     with model.loaded(index):
         parameters = {
             f"{linear.name}.{part}": value.requires_grad_()
@@ -82,9 +88,10 @@ def differentiable(model: StreamedModel, index: int, outputs: Sequence[str] = ()
                     stack.callback(model.module(name).register_forward_hook(note).remove)
                 output = model.run(index, entering)
             wanted = {**parameters, **seen}
-            found = torch.autograd.grad(output, [entering, *wanted.values()], leaving.to(output))
-            told = dict(zip(wanted, found[1:], strict=True))
-            return Gradients(found[0], {name: told[name] for name in parameters}, {name: told[name] for name in seen})
+            first, *others = torch.autograd.grad(output, [entering, *wanted.values()], leaving.to(output))
+            by_name = dict(zip(wanted, others, strict=True))
+            inside, outside = ({name: by_name[name] for name in names} for names in (parameters, seen))
+            return Gradients(first, inside, outside)
 
         yield Differentiable(parameters, backward)
 

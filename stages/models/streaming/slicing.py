@@ -1,7 +1,8 @@
-"""Slicing seen from the dense model: where hidden states are projected, and the rotated weights that do the same.
+"""SliceGPT on the dense model: hooks that project hidden states, and the rotated weights of the sliced model.
 
-Keeping the components x Q of hidden states x is the dense model on x Q Qᵀ. So the dense blocks themselves, told to
-project what enters their two norms, give what the sliced model gives, in the dense model's own coordinates.
+Keeping the components x Q of hidden states x is the dense model on x Q Qᵀ. So the dense blocks themselves, with
+projections before their two norms, compute what the sliced model does, in the dense model's own coordinates
+(Ashkboos et al. 2024, section 3).
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ NORMS = "input_layernorm", "post_attention_layernorm"
 LAST_NORM = "model.norm"
 READERS = {"attention.q": 0, "attention.k": 0, "attention.v": 0, "mlp.gate": 1, "mlp.up": 1}
 WRITERS = {"attention.o": 0, "mlp.down": 1}
-"""Which norm a linear reads from, and after which one it answers into the hidden states."""
+"""By role: the norm (its index in NORMS) whose output a linear reads; the norm before its write to the residual."""
 
 
 class Bases(NamedTuple):
-    """Of what enters a block's attention norm and its MLP norm: (width, kept), orthonormal columns."""
+    """Orthonormal bases (width, kept) of the hidden states entering a block's attention norm and its MLP norm."""
 
     attention: Tensor
     mlp: Tensor
 
 
 def check_sliceable(model: StreamedModel) -> None:
-    """Raise ArchitectureError for a model that slicing does not know."""
+    """Raise ArchitectureError for a model whose type SliceGPT cannot slice here."""
     kind = model.config.model_type
     if kind not in CLASSES:
         raise ArchitectureError(
@@ -53,9 +54,9 @@ def project(states: Tensor, basis: Tensor) -> Tensor:
 def projecting(
     model: StreamedModel, bases: Callable[[int], Bases], blocks: range, final: Tensor | None = None
 ) -> Iterator[None]:
-    """The dense model as slicing leaves it: `blocks` project what enters their norms and goes round them.
+    """Context in which the dense model computes what the sliced one does: `blocks` project their residual stream.
 
-    final: the basis of what enters the last norm, where that is sliced too.
+    bases: from a block's index to its bases; final: basis of the states entering the last norm, where they are sliced.
     """
     with ExitStack() as stack:
         for index in blocks:
@@ -72,7 +73,7 @@ def _basis_of(bases: Callable[[int], Bases], index: int, which: int) -> Tensor:
 
 
 def _projects(basis: Callable[[], Tensor]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    """A hook that projects what enters a norm in place: that tensor goes round the norm too."""
+    """A hook that projects a norm's input in place, since the same tensor is the residual connection's."""
 
     def enter(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
         args[0].copy_(project(args[0], basis()))
@@ -82,7 +83,7 @@ def _projects(basis: Callable[[], Tensor]) -> Callable[[nn.Module, tuple[Tensor,
 
 @contextmanager
 def stopping_between(model: StreamedModel, index: int) -> Iterator[Callable[[Tensor], Tensor]]:
-    """A function from states entering the loaded block to those that enter its MLP's norm."""
+    """A function from states entering the loaded block `index` to those entering its MLP's norm."""
 
     def stop(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         raise EndForward(args[0])
@@ -95,9 +96,9 @@ def stopping_between(model: StreamedModel, index: int) -> Iterator[Callable[[Ten
 
 
 def sliced_block(model: StreamedModel, index: int, bases: Bases, leaving: Tensor | None) -> dict[str, Tensor]:
-    """Parameters of block `index` of the sliced model, by name, as float64.
+    """Parameters of block `index` of the sliced model, by name, in float64.
 
-    leaving: (width, kept) basis of what leaves the block; None for the dense model's own coordinates.
+    leaving: (width, kept) basis of the block's output states; None for the dense model's own coordinates.
     """
     after = torch.eye(model.width, dtype=torch.float64) if leaving is None else leaving
     start, found = f"{model.prefix}.{index}.", dict[str, Tensor]()

@@ -1,7 +1,7 @@
-"""Forwards of one block over many chunks, which stop before each group of linears and go on later.
+"""Resumable forwards of one block over many chunks, which stop before each group of linears and go on later.
 
-Between a stop and the next, weights may change: so every group sees what the pruned ones before it give,
-and a block is run once. A stopped forward is a suspended greenlet, which holds what the rest of its block
+Between two stops weights may change: so every group reads what the pruned linears before it output, and the block
+runs once. A stopped forward is a suspended greenlet, which holds what the rest of its block
 needs. What does not fit in memory is run again from the start of the block instead, with the same result.
 """
 
@@ -20,14 +20,14 @@ from stages.models.streaming.streamed import EndForward, StreamedModel
 from stages.models.structure import Linear
 
 HELD_WIDTHS = 4
-"""Hidden states that a stopped forward is taken to hold beside the input of the group it stopped at."""
+"""Memory of a stopped forward, in hidden states, beside the input of the group it stopped at: an estimate."""
 
 
 class Stop(NamedTuple):
     """A forward stopped before `group`.
 
-    inputs: what its linears are about to be handed; stream: (sequences, length, width) the hidden states that
-    entered the block, with what the linears called so far have added.
+    inputs: (sequences, length, d_in), what its linears are about to read.
+    stream: (sequences, length, width), the residual stream: the block's input states with all outputs added so far.
     """
 
     group: int
@@ -36,7 +36,7 @@ class Stop(NamedTuple):
 
 
 class Stepwise:
-    """A context in which the loaded block `index` runs chunk by chunk, group by group.
+    """Context in which the loaded block `index` runs chunk by chunk, group by group of its linears.
 
     read:   the hidden states (sequences, length, width) of chunk 0 to chunks - 1.
     groups: linears that share an input, in the order they are called (see capture.input_groups).
@@ -74,7 +74,7 @@ class Stepwise:
         self._stack.close()
 
     def release(self) -> None:
-        """End all forwards that are stopped, and with them what they hold."""
+        """End all stopped forwards, which frees their memory."""
         with torch.no_grad():
             for forward in self._stopped.values():
                 forward.throw(EndForward)
@@ -82,23 +82,23 @@ class Stepwise:
         self._stopped.clear()
 
     def stops(self, group: int) -> Iterator[Stop]:
-        """What enters the linears of `group`, chunk after chunk."""
+        """The stop before `group` of every chunk, in order."""
         for chunk in range(self.chunks):
             stop: Stop = self._run(chunk, group)
             yield stop
 
     def outputs(self) -> Iterator[Tensor]:
-        """What leaves the block, chunk after chunk."""
+        """Output states (sequences, length, width) of the block for every chunk, in order."""
         for chunk in range(self.chunks):
             output = self._run(chunk, len(self._groups))
             yield output[0] if isinstance(output, tuple) else output
 
     @torch.no_grad()
     def _run(self, chunk: int, wanted: int) -> Any:
-        """Chunk `chunk` up to the group `wanted`, or its end: a Stop, or what the block answers.
+        """Run chunk `chunk` up to group `wanted`, or to its end: a Stop, or the block's output.
 
-        Gradients are off out here too: a forward that ends while others are stopped in their own `no_grad`
-        would turn them on again.
+        Gradients are off here too: a forward that ends while others are stopped inside their own `no_grad` would
+        turn them on again.
         """
         forward, self._running = self._stopped.pop(chunk, None), chunk
         if forward is None:
@@ -107,18 +107,19 @@ class Stepwise:
             if not self._fits(states):
                 return self._run_again(states, wanted)
             forward = greenlet(self._model.run_inside)
-            found = forward.switch(self._index, states)
+            reached = forward.switch(self._index, states)
         else:
-            found = forward.switch()
-        while isinstance(found, Stop) and found.group < wanted:
-            found = forward.switch()
+            reached = forward.switch()
+        while isinstance(reached, Stop) and reached.group < wanted:
+            reached = forward.switch()
         if forward.dead:
             del self._streams[chunk]
         else:
             self._stopped[chunk] = forward
-        return found
+        return reached
 
     def _run_again(self, states: Tensor, wanted: int) -> Any:
+        """`_run` from the start of the block, without a stopped forward that stays in memory."""
         self._wanted = wanted
         try:
             return self._model.run_inside(self._index, states)
@@ -127,11 +128,14 @@ class Stepwise:
             del self._streams[self._running]
 
     def _fits(self, states: Tensor) -> bool:
+        """Whether one more stopped forward stays within the memory limit."""
         widest = max(linears[0].shape[1] for linears in self._groups)
         held = states[..., 0].numel() * (HELD_WIDTHS * states.shape[-1] + widest) * self._model.dtype.itemsize
         return (len(self._stopped) + 1) * held <= self._memory
 
     def _stop_at(self, group: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        """A hook before the first linear of `group` that suspends the forward, or ends it where it is run again."""
+
         def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
             if self._wanted < 0:
                 getcurrent().parent.switch(Stop(group, args[0], self._streams[self._running]))
@@ -141,5 +145,6 @@ class Stepwise:
         return stop
 
     def _add(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        """A hook after a linear that writes to the residual stream: adds its output to the stream."""
         stream = self._streams[self._running]
         self._streams[self._running] = stream + output.view_as(stream)

@@ -1,4 +1,4 @@
-"""A trial of the walk over a model's blocks on a few tokens: whether later stages can run it, told before they do."""
+"""Architecture check before pruning: whether a model's blocks, run alone, compute what they do in the whole model."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from stages.models.structure import Linear
 
 SEQUENCES, LENGTH = 2, 8
 FIRST = 2
-"""Blocks that are tried whatever their kind: the second may need what the first kept."""
+"""Number of first blocks tried whatever their kind: the second may depend on what the first kept."""
 TOLERANCE = 1e-2
-"""Largest difference from the whole model's hidden states, of their largest entry."""
+"""Largest difference from the whole model's hidden states, as a fraction of their largest entry."""
 INDICES = ("layer_idx", "layer_id", "layer_index", "layer_number", "block_idx")
 
 
 def check_walk(folder: Path, trust_remote_code: bool) -> StreamedModel:
-    """Run the first blocks, and the first of every kind, alone, compare with the whole model, and give the model.
+    """Open a model and check that its blocks run alone: the first ones and the first of every kind.
 
     One block is in memory at a time. Raises ArchitectureError, with the reason, for a model whose blocks do not run
-    from their hidden states alone, or hold a linear whose input is not seen.
+    from their hidden states alone, or hold a linear that is not called.
     """
     try:
         model = StreamedModel(folder, torch.device("cpu"), trust_remote_code=trust_remote_code)
@@ -56,6 +56,7 @@ def first_of_each_kind(model: StreamedModel) -> list[int]:
 
 
 def _kind(block: nn.Module) -> tuple[Any, ...]:
+    """Modules of a block with their types, parameter shapes and plain settings, as a value to compare."""
     return tuple(
         (
             name,
@@ -72,7 +73,7 @@ def _kind(block: nn.Module) -> tuple[Any, ...]:
 
 
 def _in_the_whole_model(model: StreamedModel, last: int) -> list[tuple[Tensor, Tensor]]:
-    """What enters and what leaves blocks 0 to `last` in the model's own forward, each loaded when it is reached.
+    """Input and output states of blocks 0 to `last` in the whole model's forward, each loaded when it is reached.
 
     Raises ArchitectureError if a block is not reached, or what leaves it is not what enters the next.
     """
@@ -116,8 +117,8 @@ def _try_block(model: StreamedModel, index: int, entering: Tensor, leaving: Tens
                 "called when the block runs on text, so its input cannot be measured",
             )
         with _checked_inputs(model, index):
-            found = model.run(index, entering)
-    if not _same(found, leaving):
+            output = model.run(index, entering)
+    if not _same(output, leaving):
         raise _refused(
             model,
             f"block {index} alone gives other hidden states than in the whole model: it depends on more than the "
@@ -143,6 +144,7 @@ def _checked_inputs(model: StreamedModel, index: int) -> ExitStack:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether states agree within TOLERANCE of b's largest entry."""
     scale = float(b.abs().max()) or 1.0
     return a.shape == b.shape and torch.allclose(a, b, atol=TOLERANCE * scale, equal_nan=True)
 

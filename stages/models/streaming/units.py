@@ -1,4 +1,4 @@
-"""Units of a block: what structured pruning removes together, and what each of them costs.
+"""Units of structured pruning: a block's heads (or key-value groups) and MLP channels, and their parameter counts.
 
 A head is its rows of q, k and v and its columns of o; where several query heads share a key and a value, the whole
 key-value group is one unit. A channel of an MLP is its rows of gate and up and its column of down. The linear whose
@@ -51,22 +51,23 @@ class Units:
         return len(self.columns)
 
     def kept_columns(self, keep: Tensor) -> Tensor:
-        """The sink's inputs (d_in,) bool that stay with the units of `keep` (units,)."""
+        """Keep mask (d_in,) of the sink's inputs for a keep mask of units (units,)."""
         return _spread(self.columns, keep, self.sink.shape[1])
 
     def kept_rows(self, keep: Tensor) -> dict[Linear, Tensor]:
-        """The outputs (d_out,) bool of each source that stay with the units of `keep` (units,)."""
+        """Keep mask (d_out,) of each source's outputs for a keep mask of units (units,)."""
         return {linear: _spread(rows, keep, linear.shape[0]) for linear, rows in self.sources}
 
 
-def _spread(places: Tensor, keep: Tensor, width: int) -> Tensor:
-    found = torch.ones(width, dtype=torch.bool)
-    found[places[~keep.cpu()].flatten()] = False
-    return found
+def _spread(indices: Tensor, keep: Tensor, width: int) -> Tensor:
+    """Keep mask (width,) of entries from that of units (units,); indices: (units, entries of each)."""
+    kept = torch.ones(width, dtype=torch.bool)
+    kept[indices[~keep.cpu()].flatten()] = False
+    return kept
 
 
 def units_of(model: StreamedModel, index: int) -> tuple[Units, Units]:
-    """Heads and channels of block `index`.
+    """The heads and the MLP channels of block `index`.
 
     Raises ArchitectureError where the roles of its linears, or their shapes, are not those of one attention and
     one MLP.
@@ -80,8 +81,8 @@ def units_of(model: StreamedModel, index: int) -> tuple[Units, Units]:
 
 
 def parameters_of(units: Iterable[Units]) -> int:
-    """Parameters of all these units together."""
-    return sum(one.count * one.parameters for one in units)
+    """Number of parameters of all heads and channels in `units`."""
+    return sum(kind.count * kind.parameters for kind in units)
 
 
 def _heads(model: StreamedModel, index: int, by_role: dict[str, Linear]) -> Units:
@@ -133,9 +134,10 @@ def _channels(model: StreamedModel, index: int, by_role: dict[str, Linear]) -> U
 def _check_beside(
     model: StreamedModel, index: int, sink: Linear, sources: list[tuple[Linear, Tensor]], width: int
 ) -> None:
-    """Raise ArchitectureError where other parameters of the sink's module are of all units together.
+    """Raise ArchitectureError where the sink's parent module has parameters that belong to all units together.
 
-    A norm over all heads (OLMo 2, BitNet) gives other values when some go. One of `width` that heads share does not.
+    A norm over all heads (OLMo 2, BitNet) changes its output when some are removed; one over the `width` of a head
+    does not.
     """
     parent = sink.name.rpartition(".")[0]
     if parent.endswith(f".{index}"):
@@ -158,7 +160,7 @@ def _made(
 
 
 def _runs(count: int, width: int) -> Tensor:
-    """(count, width) consecutive places."""
+    """Consecutive indices 0, 1, ... as (count, width)."""
     return torch.arange(count * width).view(count, width)
 
 
