@@ -1,4 +1,4 @@
-"""Two ways to the group lasso without gates: its penalty left to SGD, and the proximal step that is exact."""
+"""Baselines of D-gating: the group lasso by its penalty under SGD, and by the exact proximal step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stages.gating.slices import Slices
 
 
 class GroupLasso:
-    """λ Σ_h ‖w_h‖ (eq. 1 with D = 2) of plain parameters.
+    """Group lasso λ Σ_h ‖w_h‖ (eq. 1 with D = 2) of plain parameters.
 
     Raises GatingError for groups that the model does not have.
     """
@@ -21,20 +21,20 @@ class GroupLasso:
         self._families = list(zip(families, parameters_of(model, families), strict=True))
 
     def penalty(self, strength: float) -> Tensor:
-        """λ Σ_h ‖w_h‖, to add to the loss: the naive way.
+        """Penalty λ Σ_h ‖w_h‖, a scalar to add to the loss: the naive way.
 
         Its gradient λ w/‖w‖ (0 at 0) is as long beside 0 as anywhere: steps jump over it and never stop there.
         """
         return strength * torch.stack([groups.norms(tensors).sum() for groups, tensors in self._families]).sum()
 
     def norms(self) -> list[Tensor]:
-        """‖w_h‖ of each family, (count,), float64."""
+        """Norms ‖w_h‖ of each family's groups, (count,), float64."""
         with torch.no_grad():
             return [groups.norms(tensors, torch.float64) for groups, tensors in self._families]
 
     @torch.no_grad()
     def shrink(self, threshold: float) -> None:
-        """The proximal step w_h ← w_h max(0, 1 - t/‖w_h‖), to take after each step on the loss alone.
+        """Proximal step w_h ← w_h max(0, 1 - t/‖w_h‖), to take after each step on the loss alone.
 
         threshold: t = λ times the step's learning rate. Groups of norm up to t become exact zeros, never -0.0.
         """
@@ -45,4 +45,5 @@ class GroupLasso:
 
 
 def _multiply(tensor: Tensor, slices: Slices, share: Tensor) -> None:
+    """Multiply groups by `share` (count,) in place; adding 0 turns -0.0 into 0.0."""
     tensor.mul_(slices.spread(share.to(tensor), tensor.shape)).add_(0.0)

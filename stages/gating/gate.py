@@ -1,4 +1,4 @@
-"""Gate parameter groups of any module, train it with any optimiser, and get the plain module back.
+"""Gates parameter groups of any module, for training with any optimiser; `collapse` gives the plain module back.
 
 gating = gate(model, [units(12, rows=["q.weight", "k.weight", "v.weight"], columns=["o.weight"])])
 optimizer = torch.optim.SGD(gating.parameter_groups(weight_decay=1e-4), lr=0.01)

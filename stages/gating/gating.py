@@ -1,4 +1,4 @@
-"""What a gated module is asked: its penalty, norms and balance, the optimiser's parameters, the plain module."""
+"""A gated module: its penalty, norms and balance, parameter groups for the optimiser, and its collapse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stages.gating.groups import Groups
 
 @dataclass(frozen=True, eq=False)
 class GatedFamily:
-    """A family of groups with its gates γ (D - 1, count), and the v of its slices."""
+    """A family of groups with its gates γ (D - 1, count); originals: v, the trained parameters of its slices."""
 
     groups: Groups
     gates: Gates
@@ -26,7 +26,10 @@ class GatedFamily:
 
     @torch.no_grad()
     def sizes(self) -> Tensor:
-        """‖v_h‖, then |γ_{h,1}| ... |γ_{h,D-1}|: (D, count), float64. Their product is ‖w_h‖."""
+        """Sizes of the factors of each group, (D, count), float64: ‖v_h‖, then |γ_{h,1}| ... |γ_{h,D-1}|.
+
+        Their product is ‖w_h‖.
+        """
         norms = self.groups.norms(self.originals, torch.float64)
         return torch.cat((norms[None], self.gates.factors.to(norms).abs()))
 
@@ -35,7 +38,7 @@ class GatedFamily:
 class Gating:
     """A module whose groups are D-gated; made by `gate`.
 
-    One entry a family in everything below, in the order the families were given.
+    model: the module, with gates; depth: D. Lists below have an entry a family, in the order given to `gate`.
     """
 
     model: nn.Module
@@ -43,7 +46,7 @@ class Gating:
     families: tuple[GatedFamily, ...]
 
     def penalty(self, strength: float) -> Tensor:
-        """λ/D (‖v‖² + Σ_d ‖γ_d‖²) with λ = strength (eq. 4 and 5): a scalar to add to the loss, smooth everywhere."""
+        """Gating penalty λ/D (‖v‖² + Σ_d ‖γ_d‖²), λ = strength (eq. 4 and 5): a scalar to add to the loss, smooth."""
         total: Tensor | float = 0.0
         for family in self.families:
             norms = [
@@ -54,21 +57,27 @@ class Gating:
         return total * (strength / self.depth)  # type: ignore[return-value]
 
     def equivalent(self, strength: float) -> Tensor:
-        """λ Σ_h ‖w_h‖^(2/D) (eq. 1): at most `penalty`, and equal where all is balanced (Lemma A.1). Float64."""
+        """The group-sparse penalty that gating stands for, λ Σ_h ‖w_h‖^(2/D) (eq. 1), a float64 scalar.
+
+        It is at most `penalty`, and equal to it where all factors are balanced (Lemma A.1).
+        """
         return strength * torch.stack([norms.pow(2 / self.depth).sum() for norms in self.norms()]).sum()
 
     def norms(self) -> list[Tensor]:
-        """‖w_h‖ = ‖v_h‖ ∏_d |γ_{h,d}|, (count,), float64: numbers that float32 weights would round to 0 are told."""
+        """Norms ‖w_h‖ = ‖v_h‖ ∏_d |γ_{h,d}| of the groups, (count,), float64, in which small ones stay above 0."""
         return [family.sizes().prod(0) for family in self.families]
 
     def imbalance(self) -> list[Tensor]:
-        """How far ‖v_h‖, |γ_{h,1}|, ... are apart, (count,), over the largest of the family; 0 at every minimum."""
+        """Imbalance of each group's factors, (count,): largest less smallest size, over the largest of the family.
+
+        0 at every minimum of the penalised loss.
+        """
         sizes = [family.sizes() for family in self.families]
         return [(size.amax(0) - size.amin(0)) / size.max().clamp_min(torch.finfo(size.dtype).tiny) for size in sizes]
 
     @torch.no_grad()
     def rebalance(self) -> None:
-        """Move every group to its balanced factors, ‖v_h‖ = |γ_{h,d}| = ‖w_h‖^(1/D), where the penalty is least.
+        """Replace every group's factors by balanced ones, ‖v_h‖ = |γ_{h,d}| = ‖w_h‖^(1/D), where the penalty is least.
 
         w stays as it is but for rounding. A group at zero stays there for good: its gradient is then zero too.
         """
@@ -82,7 +91,7 @@ class Gating:
             factors.copy_(torch.where(factors < 0, -even, even))
 
     def parameter_groups(self, weight_decay: float = 0.0, strength: float = 0.0) -> list[dict[str, Any]]:
-        """For any optimiser: first what is not gated (if anything), then what is.
+        """Parameter groups for any optimiser: first what is not gated (if anything), then v and gates.
 
         weight_decay: of what is not gated.
         strength:     0 where `penalty` is in the loss. Otherwise λ: the penalty is then the optimiser's own weight
@@ -95,7 +104,7 @@ class Gating:
         return [{"params": others, "weight_decay": weight_decay}, gated] if others else [gated]
 
     def check(self, optimizer: Optimizer, strength: float = 0.0) -> None:
-        """Raises GatingError for an optimiser that decays otherwise than `strength` says, or does not train a gate."""
+        """Raise GatingError for an optimiser that decays otherwise than `strength` says, or does not train a gate."""
         wanted = self._decay(strength)
         names = {id(one): name for name, one in self.model.named_parameters()}
         groups = {id(one): group for group in optimizer.param_groups for one in group["params"]}
@@ -120,7 +129,7 @@ class Gating:
 
     @torch.no_grad()
     def collapse(self, tolerance: float = 1e-6, floor: float = 0.0) -> list[Tensor]:
-        """Take the gates out: the plain module with w = v ▷ γ, and exact zeros (never -0.0) where a group is gone.
+        """Remove the gates: the plain module with w = v ▷ γ, and exact zeros (never -0.0) where a group is gone.
 
         tolerance: a group is gone at ‖w_h‖ <= tolerance times the largest of its family.
         floor:     or at ‖w_h‖ <= floor, whatever the largest.
@@ -145,12 +154,14 @@ class Gating:
             product = family.gates.product()
             for one, v in zip(family.groups.slices, family.originals, strict=True):
                 v.mul_(one.spread(product.to(v), v.shape)).masked_fill_(~one.spread(keep.to(v.device), v.shape), 0.0)
-                v.add_(0.0)  # turns -0.0 into 0.0
+                # Turns -0.0 into 0.0.
+                v.add_(0.0)
         for module, name in places:
             parametrize.remove_parametrizations(module, name, leave_parametrized=False)
         return keeps
 
     def _kept(self, number: int, norms: Tensor, tolerance: float, floor: float) -> Tensor:
+        """Groups (count,) bool of family `number` that stay; raises GatingError for norms that are not finite."""
         if not bool(torch.isfinite(norms).all()):
             first = self.families[number].groups.slices[0].parameter
             raise GatingError(
@@ -160,10 +171,10 @@ class Gating:
         return norms > max(tolerance * float(norms.max()), floor)
 
     def _decay(self, strength: float) -> float:
-        """The weight decay w ↦ decay · w whose gradient is that of λ/D w²."""
+        """The optimiser's weight decay that adds the gradient of λ/D w²: 2λ/D."""
         return 2 * strength / self.depth
 
     def _gated(self) -> list[nn.Parameter]:
-        """All v and all gates, each once (two families may lie in one parameter)."""
+        """All v and all gates, each once: two families may lie in one parameter."""
         every = [one for family in self.families for one in (*family.originals, family.gates.factors)]
         return list({id(one): one for one in every}.values())

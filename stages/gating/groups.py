@@ -1,4 +1,4 @@
-"""Families of parameter groups: what is gated, penalised and removed together."""
+"""Families of parameter groups, gated, penalised and removed together, and their checks against a module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stages.gating.slices import EvenSlices, LabelledSlices, Slices
 
 @dataclass(frozen=True)
 class Groups:
-    """`count` groups w_1 ... w_count, each the union of its slices in one or several parameters (A_h in eq. 1).
+    """A family of `count` groups w_h, each the union of its slices in one or several parameters (A_h in eq. 1).
 
     Where queries share keys (grouped-query attention), a group is a key-value head with its queries:
     `units(kv_heads, rows=["q_proj.weight", "k_proj.weight", "v_proj.weight"], columns=["o_proj.weight"])`.
@@ -24,7 +24,7 @@ class Groups:
     slices: tuple[Slices, ...]
 
     def norms(self, tensors: Sequence[Tensor], dtype: torch.dtype | None = None) -> Tensor:
-        """‖w_h‖, (count,), of tensors shaped as the slices' parameters, in their order.
+        """Norms ‖w_h‖, (count,), of tensors shaped as the slices' parameters, in their order.
 
         Differentiable; its gradient at 0 is 0. dtype: to accumulate in; float64 tells norms far below 1e-19.
         """
@@ -33,7 +33,7 @@ class Groups:
 
 
 def units(count: int, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> Groups:
-    """Heads or channels: unit h has the h-th equal slice of the rows of some parameters and the columns of others.
+    """The family of heads or channels: unit h is the h-th equal slice of some parameters' rows and of others' columns.
 
     rows:    parameters that make the units, with biases: q, k and v, or gate and up.
     columns: parameters that read them: o, or down.
@@ -42,12 +42,12 @@ def units(count: int, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> 
 
 
 def whole_parameters(names: Sequence[str]) -> Groups:
-    """Each of these parameters is a group."""
+    """The family whose groups are whole parameters, one each, by their names."""
     return Groups(len(names), tuple(LabelledSlices(name, torch.tensor(at)) for at, name in enumerate(names)))
 
 
 def parameters_of(model: nn.Module, families: Sequence[Groups]) -> list[list[nn.Parameter]]:
-    """The parameters of each family, in the order of its slices; all is checked.
+    """The parameters of each family, in the order of its slices, after all checks.
 
     Raises GatingError for a parameter that is not there, is shared by two names or cannot be cut as asked, for a
     group without weights and for groups that overlap.
@@ -61,6 +61,7 @@ def parameters_of(model: nn.Module, families: Sequence[Groups]) -> list[list[nn.
 
 
 def _parameter(known: dict[str, nn.Parameter], one: Slices, count: int) -> nn.Parameter:
+    """The parameter of some slices; raises GatingError for one that cannot be gated or cut into `count` groups."""
     name = one.parameter
     if name not in known:
         module, _, leaf = name.rpartition(".")
@@ -88,6 +89,7 @@ def _parameter(known: dict[str, nn.Parameter], one: Slices, count: int) -> nn.Pa
 
 
 def _check_occupied(family: Groups, number: int) -> None:
+    """Raise GatingError for a family in which a group has no weights."""
     if not family.slices:
         raise GatingError(f"family {number} of {family.count} groups has no slices: expected at least one parameter")
     occupied = torch.stack([one.occupied(family.count) for one in family.slices]).any(0)
@@ -98,7 +100,7 @@ def _check_occupied(family: Groups, number: int) -> None:
 
 
 def _check_apart(families: Sequence[Groups], known: dict[str, nn.Parameter]) -> None:
-    """Groups are a partition (eq. 1): no place in two of them."""
+    """Raise GatingError where a weight is in two groups: they are disjoint (eq. 1)."""
     by_name: dict[str, list[Slices]] = {}
     for one in (one for family in families for one in family.slices):
         by_name.setdefault(one.parameter, []).append(one)

@@ -1,4 +1,4 @@
-"""Units gated where one linear reads them, by scales of their own: the model's other parts are left alone."""
+"""Gates on the inputs of one linear, a scale a unit (head or channel), without touching any parameter of the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stages.gating.gates import Gates
 
 
 def scaled_inputs(linear: nn.Module, gates: Gates) -> RemovableHandle:
-    """From now on `linear` reads x ∘ s, s = ∏_d γ_d of the unit an input belongs to; unit u has the u-th equal run.
+    """Hook `linear` to read x ∘ s, s = ∏_d γ_d of the unit that an input belongs to; unit u has the u-th equal run.
 
     W (x ∘ s) = (W ∘ s) x, so this is the gating of the unit's columns of W (gate.py) at one product an input instead
     of one a weight, and its gradient in s needs no gradient in W.
@@ -29,22 +29,22 @@ def scaled_inputs(linear: nn.Module, gates: Gates) -> RemovableHandle:
 
 @dataclass(frozen=True, eq=False)
 class ScaledUnits:
-    """Units of one linear with their gates; a unit's size |s_u| is relative to where it began.
+    """The gated units of one linear; a unit's size |s_u| is 1 at the start.
 
     gates: γ (factors, units), ones at first: all D factors are scalars, whether the weights are trained or not.
-    cost:  c of each unit: the penalty is λ c Σ_u |s_u|^(2/D) where factors are balanced.
+    cost:  c, of each unit: the penalty is λ c Σ_u |s_u|^(2/D) where factors are balanced.
     """
 
     gates: Gates
     cost: float
 
     def penalty(self) -> Tensor:
-        """c/D Σ_d ‖γ_d‖², a scalar to add to the loss λ times: eq. 4. At the start it is c times the units."""
+        """Gating penalty c/D Σ_d ‖γ_d‖² (eq. 4), a scalar to add to the loss λ times; at the start c a unit."""
         return self.gates.factors.square().sum() * (self.cost / len(self.gates.factors))
 
     @torch.no_grad()
     def scales(self) -> Tensor:
-        """s_u = ∏_d γ_{u,d}, (units,), float64: what the columns of the weight are to be multiplied by."""
+        """s_u = ∏_d γ_{u,d}, (units,), float64, which multiply the units' columns of the weight."""
         return self.gates.factors.double().prod(0)
 
     def sizes(self) -> Tensor:
@@ -52,7 +52,7 @@ class ScaledUnits:
 
         Raises GatingError where one is not finite.
         """
-        found = self.scales().abs()
-        if not bool(torch.isfinite(found).all()):
+        sizes = self.scales().abs()
+        if not bool(torch.isfinite(sizes).all()):
             raise GatingError("a gate is not finite: training has diverged: lower the learning rates")
-        return found
+        return sizes

@@ -1,7 +1,7 @@
-"""Where the groups of a family lie in one parameter: equal slices along a dimension, or a label for every place.
+"""Slices: where the groups of a family lie in one parameter, by equal slices of a dimension or by a label a place.
 
-Both know two ways between a value for each group and the parameter: `spread` from groups to places, `norms`
-from places to groups. Neither loops over groups.
+Both kinds map between a value a group and the parameter: `spread` from groups to places, `norms` from places to
+groups. Neither loops over groups.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class EvenSlices:
     repeats: int = 1
 
     def check(self, shape: Size, count: int) -> None:
-        """Raises GatingError where a parameter of this shape cannot be cut into so many groups."""
+        """Raise GatingError where a parameter of this shape cannot be cut into `count` groups."""
         if not -len(shape) <= self.dim < len(shape):
             raise GatingError(
                 f"{self.parameter}: expected dim from 0 to {len(shape) - 1} for its shape {tuple(shape)}, got "
@@ -42,33 +42,33 @@ class EvenSlices:
             )
 
     def spread(self, values: Tensor, shape: Size) -> Tensor:
-        """(count,) to a tensor that broadcasts to `shape`: each place its group's value."""
+        """Values (count,) of the groups at their places: a tensor that broadcasts to `shape`."""
         length = shape[self.dim]
         size = length // (len(values) * self.repeats)
         along = values[None, :, None].expand(self.repeats, -1, size).reshape(length)
         return along.view([length if at == self.dim % len(shape) else 1 for at in range(len(shape))])
 
     def norms(self, tensor: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor:
-        """‖t_h‖ of each group, (count,), accumulated in `dtype`; differentiable, its gradient at 0 is 0."""
+        """Norms ‖t_h‖ of the groups, (count,), accumulated in `dtype`; differentiable, with gradient 0 at 0."""
         dim = self.dim % tensor.dim()
         cut = tensor.unflatten(dim, (self.repeats, count, -1))
         others = [at for at in range(cut.dim()) if at != dim + 1]
         return torch.linalg.vector_norm(cut, dim=others, dtype=dtype)
 
     def norm(self, tensor: Tensor, count: int) -> Tensor:
-        """‖t‖ over all groups, a scalar."""
+        """Norm of all groups' places together, a scalar."""
         return torch.linalg.vector_norm(tensor)
 
     def covered(self, shape: Size) -> Tensor:
-        """True where a place belongs to a group; broadcasts to `shape`."""
+        """Mask, which broadcasts to `shape`, of places that belong to a group."""
         return torch.ones([1] * len(shape), dtype=torch.bool)
 
     def occupied(self, count: int) -> Tensor:
-        """True for groups that have a place here, (count,)."""
+        """Mask (count,) of groups that have a place here."""
         return torch.ones(count, dtype=torch.bool)
 
     def on(self, device: torch.device) -> EvenSlices:
-        """The same, on a device."""
+        """The same slices, on a device."""
         return self
 
 
@@ -85,7 +85,7 @@ class LabelledSlices:
     labels: Tensor
 
     def check(self, shape: Size, count: int) -> None:
-        """Raises GatingError for labels that do not fit the parameter or name groups that are not there."""
+        """Raise GatingError for labels that do not fit the parameter or name groups beyond `count`."""
         if self.labels.is_floating_point() or self.labels.is_complex() or self.labels.dtype == torch.bool:
             raise GatingError(
                 f"{self.parameter}: expected integer labels, got {self.labels.dtype}: convert them with .long()"
@@ -107,35 +107,36 @@ class LabelledSlices:
             )
 
     def spread(self, values: Tensor, shape: Size) -> Tensor:
-        """(count,) to a tensor that broadcasts to `shape`: each place its group's value, 1 where it has none."""
+        """Values (count,) of the groups at their places: a tensor that broadcasts to `shape`, 1 where no group is."""
         return torch.cat((values, values.new_ones(1)))[self.labels.to(values.device).long()]
 
     def norms(self, tensor: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor:
-        """‖t_h‖ of each group, (count,), accumulated in `dtype`; differentiable, its gradient at 0 is 0."""
+        """Norms ‖t_h‖ of the groups, (count,), accumulated in `dtype`; differentiable, with gradient 0 at 0."""
         squares = tensor.to(dtype or tensor.dtype).square()
-        # What shares a label along a broadcast dimension is added up before it is sorted into groups.
+        # Places that share a label along a broadcast dimension are added up first: index_add then sees one a label.
         sums = squares.sum_to_size(self._padded(tensor.dim()))
         labels = self.labels.to(tensor.device).long().flatten() + 1
         total = squares.new_zeros(count + 1).index_add(0, labels, sums.flatten())[1:]
         return torch.where(total == 0, 1.0, total).sqrt() * (total != 0)
 
     def norm(self, tensor: Tensor, count: int) -> Tensor:
-        """‖t‖ over all groups, a scalar."""
+        """Norm of all groups' places together, a scalar."""
         return torch.linalg.vector_norm(self.norms(tensor, count))
 
     def covered(self, shape: Size) -> Tensor:
-        """True where a place belongs to a group; broadcasts to `shape`."""
+        """Mask, which broadcasts to `shape`, of places that belong to a group."""
         return self.labels >= 0
 
     def occupied(self, count: int) -> Tensor:
-        """True for groups that have a place here, (count,)."""
+        """Mask (count,) of groups that have a place here."""
         return torch.bincount(self.labels.flatten().long().cpu() + 1, minlength=count + 1)[1:] > 0
 
     def on(self, device: torch.device) -> LabelledSlices:
-        """The same, its labels on a device."""
+        """The same slices, their labels on a device."""
         return replace(self, labels=self.labels.to(device).long())
 
     def _padded(self, dims: int) -> list[int]:
+        """The labels' shape, with leading ones up to `dims` dimensions."""
         return [1] * (dims - self.labels.dim()) + list(self.labels.shape)
 
 
