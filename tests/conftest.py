@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from tests.helpers.forks.start import DVC, LIBRARIES, PREFECT, ForkServer, forked
+from tests.helpers.forks.start import DVC, LIBRARIES, PREFECT, ForkServer
 from tests.helpers.prefect_server import prefect_server
 
 
@@ -16,22 +18,26 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def forks(tmp_path_factory, server):
-    """Home of the processes that have imported the libraries of stages, and of dvc, prefect and flows."""
+def forks(tmp_path_factory):
+    """Home of the processes that have imported the libraries of stages, and of dvc."""
     home = tmp_path_factory.mktemp("forks")
-    servers = [
-        ForkServer(home, ("stages",), LIBRARIES, server),
-        ForkServer(home, ("dvc",), DVC, server),  # without Prefect, which sets up logging for itself
-        ForkServer(home, ("flows", "prefect"), (*DVC, *PREFECT), server),
+    started = [
+        ForkServer(home, ("stages",), LIBRARIES, os.environ),
+        ForkServer(home, ("dvc",), DVC, os.environ),  # without Prefect, which sets up logging for itself
     ]
-    for made in servers:
-        made.wait_until_ready()
-    yield home
-    for made in servers:
-        made.close()
+    yield from serving(home, *started)
 
 
 @pytest.fixture(scope="session")
-def forked_environment(forks, server):
-    """Environment in which a Prefect server answers and `python -m stages.x`, dvc, prefect and flows run in forks."""
-    return forked(forks, server)
+def flow_forks(forks, server):
+    """The same home, and the process that has imported the libraries of flows and knows the Prefect server."""
+    yield from serving(forks, ForkServer(forks, ("flows", "prefect"), (*DVC, *PREFECT), server))
+
+
+def serving(home, *servers):
+    """Give the home when the servers are ready, and close them in the end."""
+    for server in servers:
+        server.wait_until_ready()
+    yield home
+    for server in servers:
+        server.close()

@@ -12,6 +12,7 @@ import pytest
 
 from stages.params.yamlfile import yaml_text
 from tests.helpers.committed import ROOT, Project, outcomes_in
+from tests.helpers.forks.start import forked
 
 STAGE = """
 import json, pathlib, sys, time
@@ -83,10 +84,10 @@ class Toy(Project):
 
 
 @pytest.fixture
-def toy(tmp_path, forked_environment) -> Toy:
+def toy(tmp_path, flow_forks, server) -> Toy:
     folder = tmp_path / "toy"
     folder.mkdir()
-    return Toy(folder, forked_environment)
+    return Toy(folder, forked(flow_forks, server))
 
 
 def asked(project: Project, path: str, body: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from stages.artifacts.manifest import read_manifest, sha256_of, write_manifest
 from stages.artifacts.tensorfile import read_tensors, write_tensors
 from tests.helpers.committed import ROOT
+from tests.helpers.forks.start import forked as with_forks
 from tests.helpers.tiny import VOCABULARY, save_tokens, write_params
 from tests.helpers.waiting import wait_for
 
@@ -26,7 +27,7 @@ DASK = {"runner": "dask", "count": 2}
 class Folder:
     """A workspace with a model whose blocks take about a third of a second each."""
 
-    def __init__(self, folder, server):
+    def __init__(self, folder, server, forks):
         self.folder = folder
         config = LlamaConfig(
             vocab_size=VOCABULARY, hidden_size=256, intermediate_size=1024, num_hidden_layers=BLOCKS,
@@ -39,19 +40,21 @@ class Folder:
         self.change()
         self.server = {**server, "OMP_NUM_THREADS": "1"}
         self.plain = {key: value for key, value in self.server.items() if key != "PREFECT_API_URL"}
+        self.forks = forks
 
     def change(self, inputs="dense", **workers):
         write_params(self.folder, solve={"method": "sparsegpt", "inputs": inputs}, workers=workers)
 
-    def start(self, stage, environment, *arguments):
+    def start(self, stage, environment, *arguments, forked=False):
         return subprocess.Popen(
-            [sys.executable, "-m", f"stages.{stage}", *arguments],
-            cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            ["python", "-m", f"stages.{stage}", *arguments],
+            cwd=self.folder, env=with_forks(self.forks, environment) if forked else environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
     def run(self, stage, environment=None):
         """Run a stage; gives how many blocks it made."""
-        process = self.start(stage, environment or self.plain)
+        process = self.start(stage, environment or self.plain, forked=True)
         output = process.communicate(timeout=180)[0]
         assert process.returncode == 0, output[-4000:]
         assert not any(noise in output for noise in ("distributed", "tcp://", "Traceback", "CommClosed")), output[
@@ -71,9 +74,9 @@ class Folder:
 
 
 @pytest.fixture(scope="module")
-def solved(tmp_path_factory, server):
+def solved(tmp_path_factory, server, forks):
     """The workspace, and the bytes that the plain stages gave."""
-    place = Folder(tmp_path_factory.mktemp("blocks"), server)
+    place = Folder(tmp_path_factory.mktemp("blocks"), server, forks)
     for stage in ("extract", "statistics", "solve"):
         assert place.run(stage) == BLOCKS
     return place, {name: place.bytes_of(name) for name in ("statistics", "solution")}
@@ -145,7 +148,7 @@ def test_a_block_that_fails_is_one_line_where_prefect_runs_it(place):
         path.unlink()
         write_tensors(path, read_tensors(path.with_name("block_000.safetensors")))  # without what they are called
         write_manifest(path.parent, {name: value for name, value in manifest.items() if name != "files"})
-        process = place.start("solve", place.server)
+        process = place.start("solve", place.server, forked=True)
         lines = process.communicate(timeout=120)[0].splitlines()
     finally:
         path.write_bytes(good)
@@ -161,7 +164,7 @@ def test_a_killed_evaluation_goes_on_from_its_windows(place):
     process.kill()
     process.wait()
     finished = len(place.seals("evaluate"))
-    process = place.start("evaluate", place.plain, "dense")
+    process = place.start("evaluate", place.plain, "dense", forked=True)
     assert process.wait(120) == 0
     cost = json.loads((place.folder / "metrics/cost/evaluate_dense.json").read_text())
     assert (cost["blocks_restored"], cost["blocks_made"]) == (finished, -(-18 // 8) - finished)
@@ -169,12 +172,13 @@ def test_a_killed_evaluation_goes_on_from_its_windows(place):
 
 def test_a_cluster_or_a_server_that_does_not_answer(place):
     place.change(runner="dask", address="tcp://127.0.0.1:9")
-    process = place.start("solve", place.plain)
+    process = place.start("solve", place.plain, forked=True)
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 2
     assert "solve: error: workers.address: no Dask scheduler answers at tcp://127.0.0.1:9" in output
     place.change()
-    process = place.start("solve", place.plain | {"PREFECT_API_URL": "http://127.0.0.1:9/api"})
+    unreachable = place.plain | {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    process = place.start("solve", unreachable, forked=True)
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 0
     assert "does not answer" in output

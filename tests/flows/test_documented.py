@@ -33,6 +33,7 @@ from tests.helpers.committed import (
     save_source,
 )
 from tests.helpers.documented import blocks, commands
+from tests.helpers.forks.start import forked
 from tests.helpers.waiting import wait_for
 
 SETTINGS = """\
@@ -73,13 +74,13 @@ NOT_RUN = {
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory, forked_environment) -> Project:
+def project(tmp_path_factory, flow_forks, server) -> Project:
     """The copy after its first `python -m flows.pipeline`, a process of its own; results committed."""
     place = tmp_path_factory.mktemp("documented")
     save_source(place / "source")
     folder = place / "my project"
     folder.mkdir()
-    made = copied(folder, forked_environment)
+    made = copied(folder, forked(flow_forks, server))
     made.change(**CHEAP)
     made.commit("the project")
     (folder / ".dvc/config.local").write_text(SETTINGS)

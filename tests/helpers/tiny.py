@@ -124,6 +124,10 @@ def save_tokens(folder: Path, calibration: int = 600, evaluation: int = 300, see
     write_manifest(folder, facts)
 
 
+DENSE_STAGES = ("extract", "statistics")
+"""Stages that read the dense model only, before solve."""
+
+
 def params_values(**sections: Any) -> dict[str, Any]:
     """Values of params.yaml for a tiny workspace; `sections` are merged in, one level deep."""
     values: dict[str, Any] = {
@@ -157,3 +161,8 @@ def tiny_workspace(folder: Path, architecture: str = "llama", **sections: Any) -
     write_params(folder, **sections)
     save_tokens(folder / "data" / "texts")
     return save_tiny(folder / "data" / "model", architecture)
+
+
+def prompts(batch: int = 2, length: int = 10) -> torch.Tensor:
+    """Random token ids (batch, length)."""
+    return torch.randint(3, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0))

@@ -8,22 +8,27 @@ from typing import Any
 import pytest
 
 from tests.helpers.committed import EVERY_STAGE, ROOT, Project, copied
+from tests.helpers.forks.start import forked
 
 REDUCED: dict[str, Any] = {
     "compute": {"chunk": 4},
-    "calibration": {"sequences": 8, "length": 128},
-    "methods": {"admm": {"iterations": 4, "selections": 4, "penalties": 2, "refine_steps": 3}},
+    "calibration": {"sequences": 6, "length": 128},
+    "methods": {"admm": {"iterations": 3, "selections": 2, "penalties": 2, "refine_steps": 2}},
     "evaluate": {
         "attention": {"sequences": 2, "length": 64},
-        "perplexity": {"window": 128, "stride": 128, "windows": 8},
-        "tasks": {"limit": 5, "max_length": 256},
+        "perplexity": {"window": 128, "stride": 128, "windows": 4},
+        "speed": {"prompt": 16, "generate": 4, "repeats": 1, "warmup": 0},
+        "tasks": {"limit": 3, "max_length": 128},
     },
 }
 
 
 @pytest.fixture(scope="session")
-def project(tmp_path_factory) -> Project:
-    """The project after its first `dvc repro`; wheels that the checkout has are not downloaded again."""
+def project(tmp_path_factory, forks) -> Project:
+    """The project after its first `dvc repro`, all of it processes of their own; later commands run in forks.
+
+    Wheels that the checkout has are not downloaded again.
+    """
     folder = tmp_path_factory.mktemp("project")
     made = copied(folder)
     wheels = folder / ".cache/wheels"
@@ -38,4 +43,5 @@ def project(tmp_path_factory) -> Project:
         if not (ROOT / ".cache/wheels" / wheel.name).exists():
             shutil.copy2(wheel, ROOT / ".cache/wheels")
     made.commit("results")
+    made.environment = forked(forks, made.environment)
     return made

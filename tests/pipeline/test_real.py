@@ -18,8 +18,6 @@ from stages.artifacts.manifest import sha256_of
 from stages.params.yamlfile import read_yaml
 from tests.helpers.committed import FROM_SOLVE
 
-pytestmark = pytest.mark.pipeline
-
 
 @pytest.fixture(autouse=True)
 def as_committed(project):
@@ -67,21 +65,12 @@ def test_the_pruned_model_loads_anywhere_and_is_what_the_report_says(project):
     assert 0 < attention["held_out"]["dense"]["mean"] < attention["held_out"]["own"]["mean"] < 1
     assert "What pruning did to the attention matrices" in page
     assert metrics(project, "speed") == {"state": "off", "reason": "unstructured zeros make nothing faster"}
-    shown = project.sh(sys.executable, "-m", "stages.report", "--show")
+    shown = project.sh("python", "-m", "stages.report", "--show")
     assert f"{pruned:.2f}" in shown
 
 
-EXP_SHOW = (
-    "env", "COLUMNS=120", "dvc", "exp", "show", "--no-pager", "--only-changed", "--drop", "Created|solve.sparsity|.*/"
-)  # fmt: skip
-"""README's, in a terminal of 120 columns."""
-
-
-def test_when_nothing_changed_nothing_runs(project):
+def test_when_nothing_that_is_in_use_changed_nothing_runs(project):
     assert project.repro() == []
-
-
-def test_settings_of_a_method_that_is_not_in_use_rerun_nothing(project):
     project.change(methods={"wanda": {"activation_power": 0.8}})
     assert project.repro() == []
 
@@ -98,14 +87,14 @@ def test_a_failure_is_one_line_and_the_last_good_outputs_come_back(project):
 
 
 def test_kill_in_the_middle_of_solve_then_the_same_bytes_and_no_block_twice(project):
-    command = [sys.executable, "-m", "stages.solve"]
-    environment = project.environment
     project.change(solve={"method": "wanda"})  # faster than the method that a new project has
     clear_store(project)
-    subprocess.run(command, cwd=project.folder, env=environment, check=True)
+    project.sh("python", "-m", "stages.solve")
     undisturbed = bytes_of(project, "solution")
+    rows = pq.read_table(project.folder / "data/solution/linears.parquet").to_pylist()
+    assert {row["method"] for row in rows} == {"wanda"}
     clear_store(project)
-    running = subprocess.Popen(command, cwd=project.folder, env=environment, stderr=subprocess.DEVNULL)
+    running = project.start("python", "-m", "stages.solve", output=subprocess.DEVNULL, forked=False)
     while len(list((project.folder / ".cache/blocks/solve").glob("*.sha256"))) < 5:
         assert running.poll() is None, "solve ended before it could be killed"
         time.sleep(0.02)
@@ -113,7 +102,7 @@ def test_kill_in_the_middle_of_solve_then_the_same_bytes_and_no_block_twice(proj
     running.wait()
     finished = len(list((project.folder / ".cache/blocks/solve").glob("*.sha256")))
     assert bytes_of(project, "solution") == undisturbed  # the last good one, untouched
-    subprocess.run(command, cwd=project.folder, env=environment, check=True)
+    project.sh("python", "-m", "stages.solve")
     cost = json.loads((project.folder / "metrics/cost/solve.json").read_text())
     assert cost["blocks_restored"] == finished
     assert cost["blocks_made"] == 30 - finished
@@ -125,46 +114,41 @@ def clear_store(project):
         path.unlink()
 
 
-def test_an_experiment_reruns_from_the_first_stage_concerned_and_the_old_result_is_restored(project):
-    """A changed sparsity alone is in tests/flows/test_documented.py."""
-    before, pruned = bytes_of(project, "pruned"), metrics(project, "pruned")
-    changes = ("solve.method=wanda", "solve.sparsity=0.3", "calibration.sequences=4")
+def test_an_experiment_without_whole_heads_reruns_what_is_concerned_and_the_old_result_is_restored(project):
+    """Heads and channels go, and the report tells what is left. A changed sparsity alone: test_documented.py."""
+    before = bytes_of(project, "pruned")
+    changes = (
+        "solve.method=newton", "solve.sparsity=0.2", "solve.inputs=dense", "solve.target=dense",
+        "calibration.sequences=4",
+    )  # fmt: skip
     ran = project.repro(*(word for change in changes for word in ("-S", change)), command="exp run")
     assert set(ran) == {"extract", "statistics", *FROM_SOLVE}  # not fetch, not evaluate_dense
-    assert read_yaml(project.folder / "params.yaml")["solve"]["method"] == "wanda"
-    assert "wanda" in project.sh("dvc", "exp", "show", "--csv")
-    rows = pq.read_table(project.folder / "data/solution/linears.parquet").to_pylist()
-    assert {row["method"] for row in rows} == {"wanda"}
-    assert metrics(project, "pruned")["perplexity"]["value"] < pruned["perplexity"]["value"]
+    assert read_yaml(project.folder / "params.yaml")["solve"]["method"] == "newton"
+    assert "newton" in project.sh("dvc", "exp", "show", "--csv")
     assert "perplexity" in project.sh("dvc", "metrics", "diff")
     assert "index.html" in project.sh("dvc", "plots", "diff")
+    heads_and_channels_are_gone(project)
     project.sh("git", "checkout", "--quiet", "params.yaml")
     assert project.repro() == []  # from DVC's run cache
     assert bytes_of(project, "pruned") == before
 
 
-def test_whole_heads_and_channels_go_and_the_report_tells_what_is_left(project):
-    speed = {"prompt": 16, "generate": 4, "repeats": 1, "warmup": 0}
-    project.change(
-        solve={"method": "newton", "sparsity": 0.2, "inputs": "dense", "target": "dense"}, evaluate={"speed": speed}
-    )
-    ran = project.repro()
-    assert set(ran) == FROM_SOLVE
+def heads_and_channels_are_gone(project):
     manifest = json.loads((project.folder / "data/pruned/pruning_manifest.json").read_text())
     layout, budget = manifest["layout"], manifest["budget"]
     assert (layout["name"], layout["class"]) == ("hetero", "HeteroLlamaForCausalLM")
     assert manifest["reloaded"]["ways"].keys() == {"remote", "imported"}
     assert (budget["asked"], budget["removed"]) == (0.2, pytest.approx(0.2, abs=1e-4))
-    dense, pruned, told = (metrics(project, which) for which in ("dense", "pruned", "speed"))
+    dense, pruned, speed = (metrics(project, which) for which in ("dense", "pruned", "speed"))
     assert dense["perplexity"]["value"] < pruned["perplexity"]["value"]
-    assert told["state"] == "measured"
+    assert speed["state"] == "measured"
     for which in ("dense", "pruned"):
-        assert told[which]["parameters"] == layout["parameters"][which]
-        assert told[which]["block_parameters"] == layout["block_parameters"][which]
+        assert speed[which]["parameters"] == layout["parameters"][which]
+        assert speed[which]["block_parameters"] == layout["block_parameters"][which]
     page = (project.folder / "data/report/index.html").read_text()
     for text in ("What is left of each block", "20.00 % were to go", "import secateur;", "What it costs to run"):
         assert text in page
-    assert "parameters, millions" in project.sh(sys.executable, "-m", "stages.report", "--show")
+    assert "parameters, millions" in project.sh("python", "-m", "stages.report", "--show")
 
 
 def test_another_machine_gets_the_results_from_a_remote(project, tmp_path):

@@ -78,7 +78,7 @@ class ForkServer:
 def forked(home: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """An environment in which what the servers in `home` are warm for runs in forks of them."""
     shims = home / "bin"
-    shims.mkdir()
+    shims.mkdir(exist_ok=True)
     for name in COMMANDS:
         words = [sys.executable, "-IS", str(HERE / "client.py"), sys.executable, str(shims / "python"), name]
         (shims / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")

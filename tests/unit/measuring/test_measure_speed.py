@@ -14,8 +14,7 @@ from stages.artifacts.manifest import read_json, read_manifest, sha256_of
 from stages.artifacts.speed import ROUNDS
 from stages.errors import SecateurError
 from stages.measuring.speed import comparison, footprint
-from tests.helpers.tiny import tiny_model
-from tests.unit.measuring.test_measuring import prompts
+from tests.helpers.tiny import prompts, tiny_model
 
 MODEL, PRUNED = Path("data/model"), Path("data/pruned")
 MANIFEST = PRUNED / "pruning_manifest.json"

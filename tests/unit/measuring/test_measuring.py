@@ -12,13 +12,9 @@ from stages.measuring.speed.generation import generate
 from stages.measuring.speed.rounds import speed_ratios, speeds, time_in_turns
 from stages.measuring.speed.size import last_logits, macs_of, size_of
 from stages.models.structure import find_blocks
-from tests.helpers.tiny import ARCHITECTURES, CONFIGS, VOCABULARY, tiny_model
+from tests.helpers.tiny import ARCHITECTURES, CONFIGS, VOCABULARY, prompts, tiny_model
 
 PROMPT, NEW = 10, 5
-
-
-def prompts(batch=2, length=PROMPT):
-    return torch.randint(3, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0))
 
 
 def counted(model, **inputs):

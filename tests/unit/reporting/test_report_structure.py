@@ -16,8 +16,7 @@ from stages.artifacts.manifest import sha256_of, write_manifest
 from stages.measuring.speed.comparison import ratios
 from stages.measuring.speed.rounds import speeds
 from stages.reporting.flatten import relevant_settings
-from tests.unit.reporting.test_report import PAGE, Elements, outputs, run, write_solution
-from tests.unit.reporting.test_report import workspace as workspace
+from tests.helpers.report_findings import PAGE, Elements, outputs, run, write_solution
 
 MANIFEST = Path("data/pruned/pruning_manifest.json")
 SIZES = {

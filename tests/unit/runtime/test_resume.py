@@ -9,25 +9,8 @@ from stages.artifacts.manifest import read_json
 from stages.artifacts.tensorfile import TensorFile
 from stages.solving import walk as solving
 from stages.walk import forward
-
-BEFORE = ("extract", "statistics")
-
-
-class Killed(BaseException):
-    pass
-
-
-def kill_in(monkeypatch, module, name, after):
-    """Make the call number `after` of module.name die."""
-    original, calls = getattr(module, name), []
-
-    def die(*args, **kwargs):
-        calls.append(args)
-        if len(calls) > after:
-            raise Killed
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(module, name, die)
+from tests.helpers.killing import Killed, kill_in
+from tests.helpers.tiny import DENSE_STAGES
 
 
 @pytest.mark.parametrize(
@@ -45,7 +28,7 @@ def kill_in(monkeypatch, module, name, after):
 def test_solve_goes_on_from_the_blocks_that_are_finished(walk, after, workspace, monkeypatch, tmp_path):
     settings = {"method": "sparsegpt", **walk}
     w = workspace(solve=settings)
-    w.run(*BEFORE)
+    w.run(*DENSE_STAGES)
     with monkeypatch.context() as patch:
         kill_in(patch, solving, "write_block", after)
         with pytest.raises(Killed):
@@ -94,7 +77,7 @@ def test_extract_and_statistics_go_on_too(stage, module, function, workspace, mo
 
 def test_a_rule_for_the_last_block_leaves_the_first_blocks_restored(workspace, tmp_path):
     w = workspace(solve={"method": "sparsegpt"})
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     w.change(solve={"method": "sparsegpt", "rules": [{"blocks": [2], "sparsity": 0.7}]})
     w.run("solve")
     cost = read_json(tmp_path / "metrics/cost/solve.json")
@@ -103,7 +86,7 @@ def test_a_rule_for_the_last_block_leaves_the_first_blocks_restored(workspace, t
 
 def test_a_corrupt_block_is_solved_again_and_the_others_are_not(workspace, tmp_path):
     w = workspace(solve={"method": "wanda", "inputs": "dense"})
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     solution = w.bytes_of("solution")
     victim = min((tmp_path / ".cache/blocks/solve").glob("*.safetensors"))
     assert TensorFile(victim).spans

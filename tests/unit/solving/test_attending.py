@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from stages.artifacts.linears import LINEARS
 from stages.models.roles import QUERY
-from tests.unit.solving.test_pruning import calibration_windows
+from tests.helpers.plain_walk import calibration_windows
 
 BEFORE = ("extract", "statistics")
 TOGETHER = ["attention.q", "attention.k"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -32,18 +31,9 @@ from stages.solving.gates.model import gated_model
 from stages.solving.gates.result import TrainedGates
 from stages.walk.pruned import read_weights
 from tests.helpers.committed import ROOT
+from tests.helpers.gate_training import MODEL, SOLUTION, gate_settings
 
-MODEL, SOLUTION = Path("data/model"), Path("data/solution")
-QUICK = {"steps": 6, "learning_rate": 0.1, "penalty": 40.0}
 TRAINED = pytest.mark.parametrize("weights", ["trained", "lora"])
-
-
-def asked(weights="frozen", sparsity=0.3, settings=None, **solve):
-    rate = {} if weights == "frozen" else {"weight_rate": 1e-3}
-    return {
-        "solve": {"method": "d_gating", "sparsity": sparsity, "inputs": "dense", **solve},
-        "methods": {"d_gating": {**QUICK, "weights": weights, **rate, **(settings or {})}},
-    }
 
 
 @pytest.fixture
@@ -51,7 +41,7 @@ def solved(workspace):
     """A workspace whose solve stage has run with these settings."""
 
     def make(architecture="llama", *arguments, **options):
-        place = workspace(architecture, **asked(*arguments, **options))
+        place = workspace(architecture, **gate_settings(*arguments, **options))
         place.run("extract", "statistics", "solve")
         return place
 
@@ -123,7 +113,7 @@ def test_frozen_weights_make_up_for_what_goes_where_that_is_asked(solved):
     model, _ = everything()
     before = solution_weights(model)
     errors = [row["relative_error"] for index in range(3) for row in read_rows(SOLUTION / block_file(index))]
-    place.change(**asked())
+    place.change(**gate_settings())
     place.run("solve")
     after = [row["relative_error"] for index in range(3) for row in read_rows(SOLUTION / block_file(index))]
     assert sum(errors) < sum(after)
@@ -168,7 +158,7 @@ def test_the_solution_is_the_trained_model_without_its_units(architecture, weigh
 
 @pytest.mark.parametrize("weights", ["frozen", "trained", "lora"])
 def test_a_training_that_was_killed_goes_on_with_the_same_bytes(weights, workspace, monkeypatch):
-    place = workspace("llama", **asked(weights, settings={"steps": 7, "learning_rate": 0.03}))
+    place = workspace("llama", **gate_settings(weights, settings={"steps": 7, "learning_rate": 0.03}))
     monkeypatch.setattr(gate_training, "SAVE_EVERY", 2)
     place.run("extract", "statistics", "solve")
     whole = place.bytes_of("solution")
@@ -197,7 +187,7 @@ def test_a_training_that_was_killed_goes_on_with_the_same_bytes(weights, workspa
 
 
 def test_a_corrupt_state_is_passed_over(workspace, monkeypatch):
-    place = workspace("llama", **asked(settings={"steps": 7, "learning_rate": 0.03}))
+    place = workspace("llama", **gate_settings(settings={"steps": 7, "learning_rate": 0.03}))
     monkeypatch.setattr(gate_training, "SAVE_EVERY", 2)
     place.run("extract", "statistics", "solve")
     (found,) = (FOLDER / "gates").glob("*.safetensors")
@@ -259,7 +249,7 @@ def test_settings_out_of_range_are_told(settings, told):
     ],
 )
 def test_what_cannot_be_trained_is_told_in_a_line(settings, solve, told, workspace):
-    place = workspace("llama", **asked(settings={"steps": 3, **settings}, **solve))
+    place = workspace("llama", **gate_settings(settings={"steps": 3, **settings}, **solve))
     place.run("extract", "statistics")
     code, line = place.fail("solve")
     assert code == 2
@@ -276,7 +266,7 @@ def test_where_nothing_is_to_go_nothing_is_trained(solved):
 
 
 def test_lora_without_peft_is_told(workspace, monkeypatch):
-    place = workspace("llama", **asked("lora"))
+    place = workspace("llama", **gate_settings("lora"))
     place.run("extract", "statistics")
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     code, line = place.fail("solve")
@@ -297,7 +287,7 @@ def test_a_block_that_a_rule_protects_is_not_gated(solved):
 def test_the_order_of_windows_comes_from_the_seed(solved):
     place = solved("llama", "frozen", 0.3)
     first = {path.name for path in (FOLDER / "gates").glob("*.safetensors")}
-    place.change(**asked(settings={"seed": 1}))
+    place.change(**gate_settings(settings={"seed": 1}))
     place.run("solve")
     files = list((FOLDER / "gates").glob("*.safetensors"))
     assert len(first) == 1
@@ -352,7 +342,7 @@ def test_sizes_of_diverged_gates_are_refused():
 
 def test_scores_do_not_depend_on_the_unit_of_activations(workspace):
     """A thousand times the up projection, a thousandth of down: the model is the same, and so are its gates."""
-    place = workspace("llama", **asked())
+    place = workspace("llama", **gate_settings())
     place.run("extract", "statistics", "solve")
     _, kinds = everything()
     before = [trained_file().sizes(one) for one in kinds]

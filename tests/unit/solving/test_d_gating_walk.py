@@ -11,6 +11,7 @@ import torch
 from stages.artifacts.manifest import read_json, read_manifest
 from stages.artifacts.places import block_file
 from stages.artifacts.solution import read_rows, read_units
+from stages.artifacts.store import FOLDER
 from stages.assembly import verify
 from stages.models.loading.load import load_model
 from stages.models.streaming.units import units_of
@@ -22,14 +23,14 @@ from stages.solving.gates.scales import POWERS
 from stages.solving.gates.training import split_windows
 from stages.walk.backward import calibration_windows
 from stages.walk.pruned import read_weights
+from tests.helpers.gate_training import MODEL, SOLUTION, gate_settings
 from tests.helpers.structured_solutions import answering
-from tests.unit.solving.test_d_gating import FOLDER, MODEL, SOLUTION, asked
 
 
 @pytest.mark.parametrize("weights", ["frozen", "trained", "lora"])
 @pytest.mark.parametrize("layout", ["hetero", "padded"])
 def test_the_checkpoint_is_the_solution(layout, weights, workspace, monkeypatch):
-    place = workspace("llama", **asked(weights), assemble={"layout": layout})
+    place = workspace("llama", **gate_settings(weights), assemble={"layout": layout})
     monkeypatch.setattr(verify, "answers", answering())
     place.run("extract", "statistics", "solve", "assemble")
     model, _ = open_model(Compute(device="cpu"))
@@ -49,7 +50,7 @@ def test_the_checkpoint_is_the_solution(layout, weights, workspace, monkeypatch)
 @pytest.mark.parametrize("walk", ["ordered", "block"])
 def test_on_the_pruned_models_inputs(walk, weights, workspace):
     """Without compensation weights are what they are, whatever enters."""
-    place = workspace("llama", **asked(weights, inputs="pruned", walk=walk))
+    place = workspace("llama", **gate_settings(weights, inputs="pruned", walk=walk))
     place.run("extract", "statistics", "solve")
     solution = place.bytes_of("solution")
     errors = [row["relative_error"] for index in range(3) for row in read_rows(SOLUTION / block_file(index))]
@@ -57,7 +58,7 @@ def test_on_the_pruned_models_inputs(walk, weights, workspace):
     place.run("solve")
     assert place.bytes_of("solution") == solution
     ours = _weights_of()
-    place.change(**asked(weights))
+    place.change(**gate_settings(weights))
     place.run("solve")
     assert all(torch.equal(weight, ours[name]) for name, weight in _weights_of().items())
 
@@ -70,10 +71,10 @@ def _weights_of():
 
 
 def test_trained_weights_are_compensated_where_that_is_asked(workspace):
-    place = workspace("llama", **asked("trained", inputs="pruned"))
+    place = workspace("llama", **gate_settings("trained", inputs="pruned"))
     place.run("extract", "statistics", "solve")
     plain = _weights_of()
-    place.change(**asked("trained", inputs="pruned", units={"compensation": "weights"}))
+    place.change(**gate_settings("trained", inputs="pruned", units={"compensation": "weights"}))
     place.run("solve")
     changed = {name for name, weight in _weights_of().items() if not torch.equal(weight, plain[name])}
     assert changed
@@ -82,7 +83,7 @@ def test_trained_weights_are_compensated_where_that_is_asked(workspace):
 
 def test_what_is_told_of_a_training(workspace):
     """Seconds and steps in the cost; in the manifest what is the same in every run."""
-    place = workspace("llama", **asked())
+    place = workspace("llama", **gate_settings())
     place.run("extract", "statistics", "solve")
     cost = json.loads(Path("metrics/cost/solve.json").read_text(encoding="utf-8"))
     assert cost["training_steps"] == 6
@@ -96,7 +97,7 @@ def test_what_is_told_of_a_training(workspace):
 
 
 def test_training_ends_when_the_budget_is_met(workspace):
-    place = workspace("llama", **asked(settings={"steps": 60, "penalty": 2000.0, "tolerance": 0.05}))
+    place = workspace("llama", **gate_settings(settings={"steps": 60, "penalty": 2000.0, "tolerance": 0.05}))
     place.run("extract", "statistics", "solve")
     facts = read_manifest(SOLUTION)["training"]
     assert facts["steps"] < 60
@@ -104,7 +105,7 @@ def test_training_ends_when_the_budget_is_met(workspace):
 
 
 def test_bfloat16_checkpoints_keep_their_dtype(workspace):
-    place = workspace("llama", **asked("trained"), compute={"dtype": "bfloat16"})
+    place = workspace("llama", **gate_settings("trained"), compute={"dtype": "bfloat16"})
     place.run("extract", "statistics", "solve")
     (path,) = (FOLDER / "gates").glob("*.safetensors")
     model, _ = open_model(Compute(device="cpu", dtype="bfloat16"))
@@ -114,7 +115,7 @@ def test_bfloat16_checkpoints_keep_their_dtype(workspace):
 
 
 def test_the_power_of_the_scales_is_the_best_on_sequences_that_training_did_not_see(workspace):
-    place = workspace("llama", **asked())
+    place = workspace("llama", **gate_settings())
     place.run("extract", "statistics", "solve")
     found = read_manifest(SOLUTION)["training"]["power"]
     held = split_windows()[1].long()
@@ -135,7 +136,7 @@ def test_the_power_of_the_scales_is_the_best_on_sequences_that_training_did_not_
 
 
 def test_one_sequence_is_too_few(workspace):
-    place = workspace("llama", **asked(), calibration={"sequences": 1})
+    place = workspace("llama", **gate_settings(), calibration={"sequences": 1})
     place.run("extract", "statistics")
     assert place.fail("solve") == (
         2,

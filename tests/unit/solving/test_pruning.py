@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from stages.artifacts.linears import LINEARS
 from stages.artifacts.manifest import read_json
 from stages.artifacts.packing import unpack
 from stages.linalg.gram import GramSum
@@ -17,23 +16,14 @@ from stages.linalg.masks import satisfies_groups
 from stages.methods import registry
 from stages.methods.linear.contract import Budget, LinearProblem
 from stages.models.structure import find_blocks, linears_of
-from tests.helpers.tiny import ARCHITECTURES
-
-BEFORE = ("extract", "statistics")
-
-
-def table(workspace):
-    return {row["linear"]: row for row in LINEARS.read(workspace.folder / "data/solution/linears.parquet")}
-
-
-def pruned_model(workspace):
-    return AutoModelForCausalLM.from_pretrained(workspace.folder / "data/pruned").eval()
+from tests.helpers.plain_walk import calibration_windows, inputs_of, pruned_model, table
+from tests.helpers.tiny import ARCHITECTURES, DENSE_STAGES
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_architecture_gives_a_checkpoint_that_loads_with_exact_zeros(architecture, workspace):
     w = workspace(architecture, solve={"method": "sparsegpt", "pattern": "2:4"})
-    w.run(*BEFORE, "solve", "assemble")
+    w.run(*DENSE_STAGES, "solve", "assemble")
     model, rows = pruned_model(w), table(w)
     prefix, blocks = find_blocks(model)
     linears = [linear for i, block in enumerate(blocks) for linear in linears_of(block, prefix, i)]
@@ -56,7 +46,7 @@ def test_the_stage_gives_what_the_method_gives_block_by_block(method, inputs, wo
     """
     solve = {"method": method, "inputs": inputs, "walk": "block", "target": "dense"}
     w = workspace(solve=solve, statistics={"dtype": "float64"})
-    w.run(*BEFORE, "solve", "assemble")
+    w.run(*DENSE_STAGES, "solve", "assemble")
     dense = AutoModelForCausalLM.from_pretrained(w.folder / "data/model").eval()
     ours, walked = pruned_model(w), AutoModelForCausalLM.from_pretrained(w.folder / "data/model").eval()
     tokens = calibration_windows(w)
@@ -78,32 +68,9 @@ def test_the_stage_gives_what_the_method_gives_block_by_block(method, inputs, wo
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)
 
 
-def calibration_windows(w):
-    from stages.artifacts.manifest import read_manifest
-    from stages.artifacts.tokens import read_tokens, sample_windows
-
-    texts = w.folder / "data/texts"
-    return sample_windows(read_tokens(texts, "calibration", read_manifest(texts)), 6, 16, 0)
-
-
-def inputs_of(model, linears, tokens):
-    seen, hooks = {}, []
-    for linear in linears:
-
-        def note(module, args, name=linear.name):
-            seen[name] = args[0]
-
-        hooks.append(model.get_submodule(linear.name).register_forward_pre_hook(note))
-    with torch.no_grad():
-        model(tokens, use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    return seen
-
-
 def test_masks_on_disk_are_the_zeros_of_the_checkpoint(workspace):
     w = workspace("gpt2", solve={"method": "wanda"})
-    w.run(*BEFORE, "solve", "assemble")
+    w.run(*DENSE_STAGES, "solve", "assemble")
     from stages.artifacts.tensorfile import TensorFile
 
     file = TensorFile(w.folder / "data/pruned/masks.safetensors")
@@ -117,7 +84,7 @@ def test_masks_on_disk_are_the_zeros_of_the_checkpoint(workspace):
 @pytest.mark.parametrize("method", registry.names("linear"))
 def test_all_and_nothing_are_exact(method, sparsity, workspace):
     w = workspace(solve={"method": method, "sparsity": sparsity})
-    w.run(*BEFORE, "solve", "assemble")
+    w.run(*DENSE_STAGES, "solve", "assemble")
     before = load_file(w.folder / "data/model/model.safetensors")
     after = load_file(w.folder / "data/pruned/model.safetensors")
     for name, row in table(w).items():
@@ -134,7 +101,7 @@ def test_rules_decide_by_role_and_block_and_the_first_match_wins(workspace):
         {"blocks": [-1], "pattern": "1:4"},
     ]
     w = workspace(solve={"method": "sparsegpt", "rules": rules})
-    w.run(*BEFORE, "solve", "assemble")
+    w.run(*DENSE_STAGES, "solve", "assemble")
     rows = table(w)
     found = {name: (row["method"], row["sparsity"], row["pattern"]) for name, row in rows.items()}
     assert found["model.layers.1.self_attn.o_proj"] == ("sparsegpt", 0.0, "unstructured")
@@ -146,7 +113,7 @@ def test_rules_decide_by_role_and_block_and_the_first_match_wins(workspace):
 
 def test_the_whole_model_is_ranked_together(workspace):
     w = workspace(solve={"method": "magnitude", "scope": "model", "sparsity": 0.6})
-    w.run(*BEFORE, "solve", "assemble")
+    w.run(*DENSE_STAGES, "solve", "assemble")
     rows = table(w)
     total = sum(row["weights"] for row in rows.values())
     assert sum(row["kept"] for row in rows.values()) == total - int(0.6 * total + 0.5)
@@ -162,7 +129,7 @@ def test_blocks_that_stay_dense_leave_the_inputs_of_the_next_as_stored(workspace
     """Leading dense blocks must not cost a walk, nor change a bit of what follows."""
     walk = {"walk": "block", "target": "dense"}
     w = workspace(solve={"method": "sparsegpt", **walk, "rules": [{"blocks": "0-1", "sparsity": 0}]})
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     pruned = w.bytes_of("solution")["block_002.safetensors"]
     w.change(solve={"method": "sparsegpt", "inputs": "dense"})
     w.run("solve")
@@ -172,10 +139,10 @@ def test_blocks_that_stay_dense_leave_the_inputs_of_the_next_as_stored(workspace
 @pytest.mark.parametrize("file_format", ["safetensors", "parquet"])
 def test_both_formats_of_activations_lead_to_the_same_solution(file_format, workspace):
     w = workspace(extract={"format": file_format}, solve={"method": "sparsegpt"})
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     rows = table(w)
     w.change(solve={"method": "sparsegpt"})
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     assert table(w) == rows
 
 
@@ -186,7 +153,7 @@ def test_bfloat16_checkpoints_stay_bfloat16(tmp_path, workspace):
     w = workspace(solve={"method": "sparsegpt"})
     tiny_model("llama", torch.bfloat16).save_pretrained(tmp_path / "data/model")
     write_manifest(tmp_path / "data/model", {"source": {}})
-    w.run(*BEFORE, "solve", "assemble")
+    w.run(*DENSE_STAGES, "solve", "assemble")
     state = load_file(tmp_path / "data/pruned/model.safetensors")
     assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
     for name, row in table(w).items():
@@ -197,7 +164,7 @@ def test_bfloat16_checkpoints_stay_bfloat16(tmp_path, workspace):
 def test_refits_lower_the_error_of_every_mask_and_leave_the_mask(method, workspace):
     errors, masks = {}, {}
     w = workspace(solve={"method": method, "inputs": "dense"})
-    w.run(*BEFORE)
+    w.run(*DENSE_STAGES)
     for refit in ("none", "cg", "exact"):
         steps = {"refit_steps": 60} if refit == "cg" else {}
         w.change(solve={"method": method, "inputs": "dense", "refit": refit, **steps})
@@ -214,7 +181,7 @@ def test_refits_lower_the_error_of_every_mask_and_leave_the_mask(method, workspa
 def test_a_rule_may_refit_by_itself(workspace):
     rules = [{"roles": ["mlp"], "refit": "cg"}]
     w = workspace(solve={"method": "wanda", "rules": rules})
-    w.run(*BEFORE, "solve", "assemble")
+    w.run(*DENSE_STAGES, "solve", "assemble")
     for row in table(w).values():
         in_mlp = row["role"].startswith("mlp")
         assert (row["refit"], row["refits"]) == (("cg", True) if in_mlp else ("none", False))

@@ -23,9 +23,17 @@ from stages.models.streaming.units import KINDS, parameters_of, units_of
 from stages.models.structure import find_blocks, linears_of
 from stages.solving import walk as solving
 from stages.walk.pruned import read_weights
-from tests.unit.runtime.test_resume import Killed, kill_in
-from tests.unit.solving.test_pruning import BEFORE, calibration_windows, inputs_of, table
-from tests.unit.walk.test_ordered_walk import ADDERS, GROUPS, HELD, streams
+from tests.helpers.killing import Killed, kill_in
+from tests.helpers.plain_walk import (
+    HELD_OUT,
+    INPUT_GROUPS,
+    WRITES_TO_RESIDUAL,
+    calibration_windows,
+    inputs_of,
+    residual_stream,
+    table,
+)
+from tests.helpers.tiny import DENSE_STAGES
 
 EVERY_METHOD = pytest.mark.parametrize("method", registry.names("units"))
 WALKS = (
@@ -100,7 +108,7 @@ def gram_of(x):
 @EVERY_METHOD
 def test_the_budget_is_met_by_whole_units(method, workspace):
     w = workspace()
-    w.run(*BEFORE)
+    w.run(*DENSE_STAGES)
     for walk in WALKS[::2] if method != "obs_units" else WALKS:
         w.change(solve={"method": method, "sparsity": 0.3, **walk})
         w.run("solve")
@@ -132,7 +140,7 @@ def test_the_budget_is_met_by_whole_units(method, workspace):
 @pytest.mark.parametrize("architecture", ["llama", "llama_bias", "phi", "gpt2", "gpt_neox", "qwen3"])
 def test_from_dense_inputs_sinks_are_compensated_for_what_enters_them(architecture, workspace):
     w = workspace(architecture, solve=PLAIN)
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     found, tokens = Found(w), calibration_windows(w)
     dense, rows = found.whole(), table(w)
     assert found.removed() > 0
@@ -153,7 +161,7 @@ def test_from_pruned_inputs_the_walk_is_the_plain_one(architecture, walk, worksp
     units = {"compensation": "weights", **walk.get("units", {})}
     solving = {"method": "wanda_units", "sparsity": 0.3, **walk, "units": units}
     w = workspace(architecture, solve=solving, statistics={"dtype": "float64"})
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     found, tokens = Found(w), calibration_windows(w)
     dense, walked = found.whole(), found.whole()
     before = found.whole()  # what a visit without order sees of its block
@@ -163,19 +171,19 @@ def test_from_pruned_inputs_the_walk_is_the_plain_one(architecture, walk, worksp
         linears = {linear.name.split(".")[-1]: linear for linear in linears_of(block, prefix, index)}
         sinks, added = {units.sink.name: units for units in found.units[index]}, []
         seen = walked if ordered else before
-        for group in GROUPS[architecture]:
+        for group in INPUT_GROUPS[architecture]:
             names, some = [linears[name].name for name in group], [linears[name] for name in group]
             x, x0 = (inputs_of(model, [some[0]], tokens)[names[0]].double() for model in (seen, dense))
             weight = torch.cat([found.model.weights.stored(linear) for linear in some]).double()
             lack, rows = (x0 - x) @ weight.T, tuple(linear.shape[0] for linear in some)
-            if group[0] in ADDERS:
-                ahead, behind = (streams(model, prefix, index, added, tokens) for model in (dense, seen))
+            if group[0] in WRITES_TO_RESIDUAL:
+                ahead, behind = (residual_stream(model, prefix, index, added, tokens) for model in (dense, seen))
                 lack = lack + ahead - behind
                 added.append(names[0])
             target = weight
             if corrects and (names[0] in sinks or "units" in walk):
                 parts = []
-                for piece in (slice(0, -HELD), slice(-HELD, None)):
+                for piece in (slice(0, -HELD_OUT), slice(-HELD_OUT, None)):
                     xs, lacks = (each[piece].reshape(-1, each.shape[-1]) for each in (x, lack))
                     parts.append(OutputErrorMoments(xs.T @ xs / len(xs), xs.T @ lacks / len(xs)))
                 target, _ = corrected_target(weight, *parts, rows, 1.0, (0.1, 1.0))
@@ -201,7 +209,7 @@ def test_biases_are_of_what_the_pruned_model_gives_and_what_follows_sees_them(ar
     units = {"compensation": kind}
     solving = {"method": "flap", "sparsity": 0.3, "target": "dense", **walk, "units": units}
     w = workspace(architecture, solve=solving, statistics={"dtype": "float64"})
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     found, tokens = Found(w), calibration_windows(w)
     walked, made = found.whole(), 0
     for index, kinds in enumerate(found.units):
@@ -234,7 +242,7 @@ def test_biases_are_of_what_the_pruned_model_gives_and_what_follows_sees_them(ar
 )  # fmt: skip
 def test_a_killed_run_goes_on_from_the_blocks_that_are_finished(method, walk, after, workspace, monkeypatch):
     w = workspace(solve={"method": method, "sparsity": 0.4, **walk})
-    w.run(*BEFORE)
+    w.run(*DENSE_STAGES)
     with monkeypatch.context() as patch:
         kill_in(patch, solving, "write_block", after)
         with pytest.raises(Killed):
@@ -254,7 +262,7 @@ def test_a_killed_run_goes_on_from_the_blocks_that_are_finished(method, walk, af
 @pytest.mark.parametrize(("method", "scored"), [("newton", 3), ("obs_units", 6), ("llm_pruner", 6)])
 def test_another_sparsity_needs_no_new_scores(method, scored, workspace):
     w = workspace(solve={"method": method, "sparsity": 0.2, "inputs": "dense"})
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     before = Found(w)
     w.change(solve={"method": method, "sparsity": 0.5, "inputs": "dense"})
     w.run("solve")
@@ -269,7 +277,7 @@ def test_another_sparsity_needs_no_new_scores(method, scored, workspace):
 
 def test_other_settings_of_the_method_need_new_scores(workspace):
     w = workspace(solve=PLAIN)
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     w.change(solve=PLAIN, methods={"newton": {"damping": 0.5}})
     w.run("solve")
     assert read_json(w.folder / "metrics/cost/solve.json")["blocks_made"] >= 4
@@ -277,7 +285,7 @@ def test_other_settings_of_the_method_need_new_scores(workspace):
 
 def test_at_sparsity_zero_the_dense_model_comes_back(workspace):
     w = workspace(solve={**PLAIN, "sparsity": 0})
-    w.run(*BEFORE)
+    w.run(*DENSE_STAGES)
     for walk in WALKS:
         w.change(solve={"method": "newton", "sparsity": 0.0, **walk})
         w.run("solve")
@@ -293,7 +301,7 @@ def test_at_sparsity_zero_the_dense_model_comes_back(workspace):
 def test_what_makes_up_for_units_lowers_the_measured_error_as_it_should(architecture, workspace):
     """Outputs of o and down on calibration data: a bias restores their mean, affine is least squares with one."""
     w = workspace(architecture)
-    w.run(*BEFORE)
+    w.run(*DENSE_STAGES)
     errors, shares = {}, {}
     for kind in ("none", "bias", "weights", "affine"):
         inverts = {"damping": 0.0} if kind in ("weights", "affine") else {}
@@ -330,7 +338,7 @@ def test_what_makes_up_for_units_lowers_the_measured_error_as_it_should(architec
 
 def test_the_methods_own_compensation_is_taken_unless_one_is_asked_for(workspace):
     w = workspace()
-    w.run(*BEFORE)
+    w.run(*DENSE_STAGES)
     solutions = {}
     for kind in ("auto", "bias", "none"):
         w.change(solve={"method": "flap", "sparsity": 0.3, "units": {"compensation": kind}})
@@ -345,7 +353,7 @@ def test_the_methods_own_compensation_is_taken_unless_one_is_asked_for(workspace
 def test_choice_pruned_takes_as_many_units_by_what_the_pruned_model_gives_them(method, workspace):
     walk = {"walk": "block", "target": "dense"}
     w = workspace(statistics={"dtype": "float64"})
-    w.run(*BEFORE)
+    w.run(*DENSE_STAGES)
     found = {}
     for choice in ("dense", "pruned"):
         units = {"compensation": "weights", "choice": choice}
@@ -370,7 +378,7 @@ def test_choice_pruned_takes_as_many_units_by_what_the_pruned_model_gives_them(m
 
 def test_all_linears_are_corrected_where_that_is_asked_for(workspace):
     w = workspace()
-    w.run(*BEFORE)
+    w.run(*DENSE_STAGES)
     corrected = {}
     for which in ("sinks", "all"):
         w.change(solve={"method": "newton", "sparsity": 0.4, "units": {"corrected": which}})
@@ -390,7 +398,7 @@ def test_rules_protect_heads_or_channels_of_some_blocks_and_the_rest_makes_up_fo
         {"blocks": [0], "sparsity": 0.0},
     ]
     w = workspace(solve={"method": method, "sparsity": 0.15, "rules": rules})
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     found = Found(w)
     counts = found.counts()
     assert (counts[0], counts[1][0], counts[2][1]) == ([2, 48], 2, 36)
@@ -399,7 +407,7 @@ def test_rules_protect_heads_or_channels_of_some_blocks_and_the_rest_makes_up_fo
 
 def test_widths_stay_multiples_where_that_is_asked_for(workspace):
     w = workspace()
-    w.run(*BEFORE)
+    w.run(*DENSE_STAGES)
     rules = [{"roles": ["mlp"], "blocks": [0], "sparsity": 0.3}, {"blocks": 1, "sparsity": 0}]
     for method in ("newton", "wanda_units"):
         for given in ([], rules):
@@ -413,7 +421,7 @@ def test_widths_stay_multiples_where_that_is_asked_for(workspace):
 
 def test_the_literal_rule_goes_by_the_count_of_units(workspace):
     w = workspace(solve={**PLAIN, "units": {"ranking": "literal"}})
-    w.run(*BEFORE, "solve")
+    w.run(*DENSE_STAGES, "solve")
     found = Found(w)
     gone = sum(int((~found.keep(one)).sum()) for kinds in found.units for one in kinds)
     assert gone == 45  # of 3 times 2 groups and 48 channels
@@ -421,7 +429,7 @@ def test_the_literal_rule_goes_by_the_count_of_units(workspace):
 
 def test_the_one_group_of_a_model_with_one_key_stays(workspace):
     w = workspace("gemma")
-    w.run(*BEFORE)
+    w.run(*DENSE_STAGES)
     for method in ("newton", "wanda_units"):
         w.change(solve={"method": method, "sparsity": 0.4})
         w.run("solve")

@@ -10,29 +10,19 @@ from stages.linalg.correction import OutputErrorMoments, corrected_target
 from stages.methods import registry
 from stages.methods.linear.contract import Budget, LinearProblem
 from stages.models.structure import find_blocks, linears_of
-from tests.unit.solving.test_pruning import BEFORE, calibration_windows, inputs_of, pruned_model, table
+from tests.helpers.plain_walk import (
+    HELD_OUT,
+    INPUT_GROUPS,
+    WRITES_TO_RESIDUAL,
+    calibration_windows,
+    inputs_of,
+    pruned_model,
+    residual_stream,
+    table,
+)
+from tests.helpers.tiny import DENSE_STAGES
 
-GROUPS = {
-    "llama": (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)),
-    "phi": (("q_proj", "k_proj", "v_proj", "fc1"), ("dense",), ("fc2",)),
-}
-ADDERS = ("o_proj", "down_proj", "dense", "fc2")
 ALONE = ({"roles": ["attention.k", "mlp.up"], "sparsity": 0.500001},)  # the same counts, solved apart from the rest
-HELD = 1  # of six sequences
-
-
-def streams(model, prefix, index, names, tokens):
-    """Hidden states of a block with what its linears so far have added: what enters it, and their outputs."""
-    seen = []
-    hooks = [model.get_submodule(f"{prefix}.{index}").register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
-    )]  # fmt: skip
-    hooks += [model.get_submodule(name).register_forward_hook(lambda m, a, out: seen.append(out)) for name in names]
-    with torch.no_grad():
-        model(tokens, use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    return sum(seen)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "phi"])
@@ -41,7 +31,7 @@ def streams(model, prefix, index, names, tokens):
 def test_the_ordered_walk_is_the_plain_one(architecture, target, held_gb, rules, workspace):
     solve = {"method": "wanda", "target": target, "rules": list(rules)}
     w = workspace(architecture, solve=solve, workers={"held_gb": held_gb})
-    w.run(*BEFORE, "solve", "assemble")
+    w.run(*DENSE_STAGES, "solve", "assemble")
     dense = AutoModelForCausalLM.from_pretrained(w.folder / "data/model").eval()
     walked = AutoModelForCausalLM.from_pretrained(w.folder / "data/model").eval()
     ours, tokens = pruned_model(w), calibration_windows(w)
@@ -49,14 +39,14 @@ def test_the_ordered_walk_is_the_plain_one(architecture, target, held_gb, rules,
     for index, block in enumerate(blocks):
         linears = {linear.name.split(".")[-1]: linear for linear in linears_of(block, prefix, index)}
         added = []
-        for group in GROUPS[architecture]:
+        for group in INPUT_GROUPS[architecture]:
             names = [linears[name].name for name in group]
             x = inputs_of(walked, [linears[group[0]]], tokens)[names[0]]
             x0 = inputs_of(dense, [linears[group[0]]], tokens)[names[0]]
             before = torch.cat([walked.get_parameter(f"{name}.weight").detach() for name in names])
             lack = (x0 - x) @ before.T
-            if group[0] in ADDERS:
-                ahead, behind = (streams(model, prefix, index, added, tokens) for model in (dense, walked))
+            if group[0] in WRITES_TO_RESIDUAL:
+                ahead, behind = (residual_stream(model, prefix, index, added, tokens) for model in (dense, walked))
                 lack = lack + ahead - behind
                 added.append(names[0])
             rows = tuple(linears[name].shape[0] for name in group)
@@ -74,7 +64,7 @@ def solve_plainly(before, x, lack, rows, target):
     gram = flat.T @ flat / len(flat)
     if target == "corrected":
         parts = []
-        for some in (slice(0, -HELD), slice(-HELD, None)):
+        for some in (slice(0, -HELD_OUT), slice(-HELD_OUT, None)):
             xs, lacks = (each[some].reshape(-1, each.shape[-1]) for each in (x, lack))
             parts.append(OutputErrorMoments(xs.T @ xs / len(xs), xs.T @ lacks / len(xs)))
         before, _ = corrected_target(before, *parts, rows, 1.0, (0.1, 1.0))
