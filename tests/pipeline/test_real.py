@@ -13,8 +13,11 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stages.artifacts.manifest import sha256_of
+from stages.artifacts.manifest import read_manifest, sha256_of
+from stages.models.loading.checkpoint import Checkpoint
 from stages.params.yamlfile import read_yaml
 from tests.helpers.committed import FROM_SOLVE
 
@@ -34,6 +37,17 @@ def metrics(project, which):
 def bytes_of(project, output):
     files = sorted((project.folder / "data" / output).iterdir())
     return {path.name: sha256_of(path) for path in files if path.is_file()}
+
+
+def test_the_real_wheels_give_a_model_that_knows_paris_and_texts_that_do_not_meet(project):
+    texts = read_manifest(project.folder / "data/texts")
+    assert texts["evaluation"]["overlap"] < 0.01
+    assert min(texts[name]["tokens"] for name in ("calibration", "evaluation")) > 100_000
+    folder = project.folder / "data/model"
+    assert Checkpoint(folder).dtype() == torch.float32
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
+    assert tokenizer.decode(model(ids).logits[0, -1].argmax()) == " Paris"
 
 
 def test_the_pruned_model_loads_anywhere_and_is_what_the_report_says(project):

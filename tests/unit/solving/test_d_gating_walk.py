@@ -145,7 +145,7 @@ def test_one_sequence_is_too_few(workspace):
 
 
 def test_no_held_out_window_is_trained_on(workspace, monkeypatch):
-    place, seen = workspace("llama", **asked("frozen")), list[torch.Tensor]()
+    place, seen = workspace("llama", **gate_settings("frozen")), list[torch.Tensor]()
     loss = GatedModel.loss
     monkeypatch.setattr(GatedModel, "loss", lambda self, tokens: seen.append(tokens) or loss(self, tokens))
     place.run("extract", "statistics", "solve")

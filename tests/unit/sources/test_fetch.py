@@ -13,18 +13,15 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from stages.artifacts.manifest import read_manifest, sha256_of, verified
 from stages.artifacts.places import MODEL, TEXTS
 from stages.artifacts.tokens import read_tokens
 from stages.fetch import SECTIONS, main
-from stages.models.loading.checkpoint import Checkpoint
 from stages.params import Compute
 from stages.runtime.stage import run_stage
 from stages.runtime.workspace import open_model
-from stages.sources import wheels
-from tests.helpers.committed import ROOT
 from tests.helpers.tiny import VOCABULARY, save_tiny, write_params
 
 WORDS = ["<unk>", *(f"word{number}" for number in range(1, VOCABULARY))]
@@ -182,22 +179,3 @@ def test_weights_outside_of_linears_are_told_at_fetch(logged):
         in logged.text
     )
     assert "see solve.max_uncovered" in logged.text
-
-
-@pytest.mark.real
-def test_the_real_wheels_give_a_model_that_knows_paris_and_texts_that_do_not_meet():
-    cached = sorted((ROOT / wheels.FOLDER).glob("*.whl"))
-    if len(cached) < 2:
-        pytest.skip(f"{wheels.FOLDER} does not hold the two wheels: run `dvc repro fetch` first")
-    wheels.FOLDER.mkdir(parents=True)
-    for path in cached:
-        (wheels.FOLDER / path.name).symlink_to(path)
-    shutil.copyfile(ROOT / "params.yaml", "params.yaml")
-    assert run_stage("fetch", main, SECTIONS) == 0
-    facts = read_manifest(TEXTS)
-    assert facts["evaluation"]["overlap"] < 0.01
-    assert min(facts[name]["tokens"] for name in ("calibration", "evaluation")) > 100_000
-    assert Checkpoint(MODEL).dtype() == torch.float32
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(MODEL), AutoTokenizer.from_pretrained(MODEL)
-    ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
-    assert tokenizer.decode(model(ids).logits[0, -1].argmax()) == " Paris"
