@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import random
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cosmic_ray.ast import Visitor, get_ast
 from cosmic_ray.mutating import MutationVisitor
@@ -33,6 +35,9 @@ def _operators() -> dict[str, Any]:
 
 
 OPERATORS = _operators()
+
+ALIKE = 0.75
+"""Lines less alike than this are others."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,13 @@ class Mutant:
         if code is None:
             raise ValueError(f"{self.path} has no mutant {self.operator} number {self.occurrence}")
         return code
+
+
+class Site(NamedTuple):
+    """A position in a file: its line and its replacements, as (operator, occurrence)."""
+
+    line: int
+    choices: list[tuple[str, int]]
 
 
 class _Sites(Visitor):  # type: ignore[misc]
@@ -129,11 +141,13 @@ def changed_lines(before: str, after: str) -> tuple[int, str, str]:
     return start + 1, *parts
 
 
-def sites_of(code: str) -> list[list[tuple[str, int]]]:
-    """Every position that some operator changes, in order of the file: its replacements as (operator, occurrence)."""
+@cache
+def sites_of(code: str) -> list[Site]:
+    """Every position that some operator changes, in order of the file."""
     visitor = _Sites()
     visitor.walk(get_ast(code))
-    return [site for _, site in sorted(visitor.sites.items(), key=lambda item: (item[0][1], item[0]))]
+    ordered = sorted(visitor.sites.items(), key=lambda item: (item[0][1], item[0]))
+    return [Site(start[0], choices) for (_, start, _), choices in ordered]
 
 
 def mutant(path: str, code: str, operator: str, occurrence: int) -> Mutant | None:
@@ -159,22 +173,34 @@ def sample(root: Path, size: int, seed: int) -> list[Mutant]:
         positions = [(path, site) for path in code for site in sites_of(code[path])]
         draw.shuffle(positions)
         share = size * (index + 1) // len(ROOMS) - size * index // len(ROOMS)
-        drawn = (mutant(path, code[path], *draw.choice(site)) for path, site in positions)
+        drawn = (mutant(path, code[path], *draw.choice(site.choices)) for path, site in positions)
         effective = islice((one for one in drawn if one is not None), share)
         chosen += sorted(effective, key=lambda one: (one.path, one.line))
     return chosen
 
 
 def again(root: Path, wanted: Mutant) -> Mutant | None:
-    """The same mutant on a later tree, in whichever file its line stands now; None where the line is gone."""
-    every = [path for room in ROOMS for path in files(root, room)]
-    for path in sorted(every, key=lambda path: path != wanted.path):
+    """The same mutant on a later tree, or the one most alike where names have changed; None where its line is gone."""
+    best, found = ALIKE, None
+    for path in (path for room in ROOMS for path in files(root, room)):
         code = (root / path).read_text()
-        if wanted.before.split(" ")[0] not in code:
-            continue
-        for operator, occurrence in (choice for site in sites_of(code) for choice in site):
-            if operator == wanted.operator:
-                found = mutant(path, code, operator, occurrence)
-                if found is not None and found.identity == wanted.identity:
-                    return found
-    return None
+        near = {number for number, line in enumerate(code.splitlines(), 1) if _resembles(line.strip(), wanted.before)}
+        for site in sites_of(code) if near else ():
+            for operator, occurrence in site.choices:
+                if site.line in near and operator == wanted.operator:
+                    one = mutant(path, code, operator, occurrence)
+                    alike = 0.0 if one is None else _likeness(wanted, one) + 0.01 * (path == wanted.path)
+                    if alike > best:
+                        best, found = alike, one
+    return found
+
+
+def _resembles(line: str, before: str) -> bool:
+    pair = SequenceMatcher(None, line, before, autojunk=False)
+    return line != "" and (line in before or pair.quick_ratio() > ALIKE)
+
+
+def _likeness(one: Mutant, other: Mutant) -> float:
+    """1 for the same lines, before and after."""
+    pairs = (one.before, other.before), (one.after, other.after)
+    return min(SequenceMatcher(None, *pair, autojunk=False).ratio() for pair in pairs)

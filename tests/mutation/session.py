@@ -75,6 +75,8 @@ def run_survivors(results: Path, tests: list[str]) -> None:
         if mutant is None:
             print("  GONE: its line has changed", flush=True)
             continue
+        if mutant.identity != mutant_of(row).identity:
+            print(f"  now {mutant.path}:{mutant.line}\n  + {mutant.after}", flush=True)
         row["killed_by"] = killed_by(root / mutant.path, mutant.source(root), tests, 120)
         row["survived_at_first"] = True
         print("  " + (row["killed_by"] or "SURVIVED"), flush=True)

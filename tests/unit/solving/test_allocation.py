@@ -114,3 +114,8 @@ def test_rows_that_do_not_compete_are_refused(workspace):
     code, line = w.fail("solve")
     assert code == 2
     assert "solve.allocation: owl needs scope linear, got row" in line
+
+
+@pytest.mark.parametrize("sparsity", [0, 1])
+def test_outliers_leave_nothing_to_shift_where_all_or_no_weights_go(sparsity):
+    assert by_outliers([0.01, 0.05, 0.03], [100, 100, 200], sparsity, 0.08) == [sparsity] * 3
