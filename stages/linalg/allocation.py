@@ -96,6 +96,7 @@ def exact_counts(sparsities: Sequence[float], weights: Sequence[int], sparsity: 
         for count, share, low, high in zip(weights, sparsities, fewest, largest, strict=True)
     ]
     missing = total - removed_count(total, sparsity) - sum(kept)
+    # A linear at its bound takes no share; what it leaves over goes to the others in the next round.
     while missing:
         step = 1 if missing > 0 else -1
         free = [i for i, count in enumerate(kept) if fewest[i] <= count + step <= largest[i]]

@@ -92,8 +92,8 @@ def squared_error(pruned: Heads, dense: Heads) -> Tensor:
 
     p times 1 - (z / cap)² where logits are capped. Summed in the pass that computes the error.
     """
-    found: Tensor = _SquaredError.apply(pruned.query, pruned.key, pruned, dense)  # type: ignore[no-untyped-call]
-    return found
+    error: Tensor = _SquaredError.apply(pruned.query, pruned.key, pruned, dense)  # type: ignore[no-untyped-call]
+    return error
 
 
 class _SquaredError(torch.autograd.Function):

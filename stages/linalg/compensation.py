@@ -55,11 +55,13 @@ def compensated(target: Tensor, gram: Tensor, keep: Tensor, damping: float) -> C
         change = lost @ torch.cholesky_solve(across, factor).T
     else:
         change = torch.cholesky_solve(across @ lost.T, factor).T
-    found = torch.zeros_like(weights)
-    found[:, kept] = weights[:, kept] + change
+    weight = torch.zeros_like(weights)
+    weight[:, kept] = weights[:, kept] + change
+    # With C the change of what is kept and D the damping, C (G_kk + D) = T_p G_pk turns the loss
+    # C G_kk Cᵀ - 2 C G_kp T_pᵀ + T_p G_pp T_pᵀ into T_p G_pp T_pᵀ - C G_kp T_pᵀ - C D Cᵀ: no product with G_kk.
     away = ((lost @ full[gone[:, None], gone]) * lost).sum() - ((change @ across) * lost).sum()
     away -= used * (change.square() * energy[kept]).sum()
-    return Compensated(found.to(target.dtype), float(away), used, attempts)
+    return Compensated(weight.to(target.dtype), float(away), used, attempts)
 
 
 def _factor(gram: Tensor, energy: Tensor, damping: float) -> DampedFactor:

@@ -70,6 +70,7 @@ def corrected_target(
         aligned = (held.cross.T * full).sum(1).double().split(rows)
         energy = ((full @ held.gram) * full).sum(1).double().split(rows)
         for i, (part, start) in enumerate(zip(full.split(rows), dense.split(rows), strict=True)):
+            # 2 α along - α² against is largest at α = along / against, where it is along² / against.
             along, against = float(aligned[i].sum()), float(energy[i].sum())
             if along > 0 and against > 0 and along**2 / against > gains[i]:
                 gains[i], best[i] = along**2 / against, Correction(share * along / against, ridge)

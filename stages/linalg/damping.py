@@ -1,4 +1,4 @@
-"""Factorisation of an ill-conditioned matrix with damping that is raised until it succeeds, and told in the result."""
+"""Factorisation of an ill-conditioned matrix with damping that is raised until it succeeds; the result holds both."""
 
 from __future__ import annotations
 

@@ -90,11 +90,12 @@ def descend(
             following = probe if accepted else following
         before, point = point, following
         last, now = now, ((4 * now * now + 1) ** 0.5 + 1) / 2
-        trace.append(_step(point, threshold, accepted))
+        trace.append(_record(point, threshold, accepted))
     return point, trace
 
 
 def _objective(point: Iterate, threshold: ThresholdStep) -> float:
+    """L(W) = f(W) + λ‖W‖₀."""
     return point.loss + threshold.cost(point.keep)
 
 
@@ -104,6 +105,8 @@ def _within_bound(quadratic: Quadratic, point: Iterate, probe: Iterate, threshol
     Whatever drops m of the values s drops m τ² - Σ max(τ² - s², 0) at least, for any τ. With about the
     threshold of Z this settles most cases, and V need not even be selected.
     """
+    # <V - W, ∇f> + ‖V - W‖²/2α = (‖V - (W - α∇f)‖² - α²‖∇f‖²)/2α, and V differs from W - α∇f by what it drops: so the
+    # bound is 2α (f(Z) - f(W)) + α²‖∇f‖² ≤ ‖what V drops‖².
     needed = 2 * quadratic.alpha * (probe.loss - point.loss + quadratic.alpha / 2 * point.square)
     level = _smallest_kept(quadratic, probe)
     removed = probe.keep.numel() - probe.kept
@@ -119,7 +122,7 @@ def _smallest_kept(quadratic: Quadratic, point: Iterate) -> float:
     return float(values[keep].min()) if bool(keep.any()) else 0.0
 
 
-def _step(point: Iterate, threshold: ThresholdStep, accepted: bool) -> IterationRecord:
+def _record(point: Iterate, threshold: ThresholdStep, accepted: bool) -> IterationRecord:
     penalty = None if threshold.penalty is None else float(threshold.penalty.mean())
     return IterationRecord(_objective(point, threshold), point.kept, "momentum" if accepted else "plain", penalty)
 
@@ -129,13 +132,13 @@ def _extrapolated(
 ) -> tuple[Tensor, Tensor]:
     """Y - α∇f(Y) and its magnitudes, from the values ahead of W, Z and the last W."""
     if point.ahead.device.type != "cpu":
-        values = point.ahead + toward * (probe.ahead - point.ahead) + beyond * (point.ahead - before.ahead)
-        return values, values.abs()
+        plain = point.ahead + toward * (probe.ahead - point.ahead) + beyond * (point.ahead - before.ahead)
+        return plain, plain.abs()
     from stages.linalg.kernels.threshold_cpu import extrapolate
 
     here, there, past = point.ahead.numpy(), probe.ahead.numpy(), before.ahead.numpy()
-    found = extrapolate(here, there, past, toward, beyond, torch.get_num_threads())
-    return torch.from_numpy(found[0]), torch.from_numpy(found[1])
+    values, scores = extrapolate(here, there, past, toward, beyond, torch.get_num_threads())
+    return torch.from_numpy(values), torch.from_numpy(scores)
 
 
 def _iterate_at(quadratic: Quadratic, values: Tensor, keep: Tensor) -> Iterate:

@@ -89,6 +89,7 @@ def _projected(target: Tensor, point: Iterate, pattern: SparsityPattern) -> Tens
     """
     ahead, weight = point.ahead.abs(), (target + point.offset).abs().masked_fill(~point.keep, 0.0)
     survived = weight > 0
+    # The largest of the others becomes half the smallest survivor, so that they rank below every survivor.
     least = float(weight[survived].min()) if bool(survived.any()) else 1.0
     most = float(ahead.masked_fill(survived, 0.0).max())
     factor = least / (2 * most) if most > 0 else 0.0

@@ -25,6 +25,7 @@ def largest_eigenvalue(gram: Tensor) -> float:
         image = gram @ basis[step]
         diagonal.append(float(image @ basis[step]))
         seen = basis[: step + 1]
+        # Twice, since one pass leaves what cancellation made of the components along earlier vectors.
         for _ in range(2):
             image = image - seen.T @ (seen @ image)
         vector = image

@@ -78,12 +78,12 @@ def _check_unshared(name: str, place: str, blocks: nn.ModuleList) -> None:
 
 def linears_of(block: nn.Module, prefix: str, index: int) -> list[Linear]:
     """The linears of one block, in the order the block declares them."""
-    found = []
+    linears = []
     for name, module in _linears_in(block).items():
         full, transposed = f"{prefix}.{index}.{name}", isinstance(module, Conv1D)
         d_out, d_in = module.weight.shape[::-1] if transposed else module.weight.shape
-        found.append(Linear(full, role_of(name), index, (int(d_out), int(d_in)), transposed))
-    return found
+        linears.append(Linear(full, role_of(name), index, (int(d_out), int(d_in)), transposed))
+    return linears
 
 
 def weights_of(block: nn.Module, prefix: str, index: int) -> dict[str, tuple[int, ...]]:

@@ -35,17 +35,17 @@ class Pruned:
         Raises ArtifactError unless every mask has its row's count, its N:M pattern, and true zeros beneath.
         """
         if self._at[0] != index:
-            found = dict[str, Tensor]()
+            weights = dict[str, Tensor]()
             for linear, keep, weight in read_pruned(self.solutions[index], self.model.linears(index), self.model):
                 _check_pruned(linear, keep, linear.weight(weight), self.rows[linear.name])
-                found[linear.tensor] = weight
-            self._at = (index, found | self.biases(index))
+                weights[linear.tensor] = weight
+            self._at = (index, weights | self.biases(index))
         return self._at[1]
 
     def biases(self, index: int) -> dict[str, Tensor]:
         """Biases (d_out,) of a block that are not the dense model's, by parameter name, in the checkpoint's dtype."""
-        found = read_biases(self.solutions[index], [linear.name for linear in self.model.linears(index)])
-        return {name: bias.to(self.model.weights.dtype) for name, bias in found.items()}
+        biases = read_biases(self.solutions[index], [linear.name for linear in self.model.linears(index)])
+        return {name: bias.to(self.model.weights.dtype) for name, bias in biases.items()}
 
     def masks(self, index: int) -> dict[Linear, Tensor]:
         """Keep masks (d_out, d_in) bool of a block's linears."""
@@ -55,14 +55,14 @@ class Pruned:
 
     def stored(self) -> dict[str, tuple[int, str]]:
         """For each stored tensor that `block` replaces or adds, its block and its parameter name."""
-        found, names = dict[str, tuple[int, str]](), self.model.weights.names
+        stored, names = dict[str, tuple[int, str]](), self.model.weights.names
         for index in range(self.model.blocks):
             for linear in self.model.linears(index):
-                found[names[linear.tensor]] = index, linear.tensor
+                stored[names[linear.tensor]] = index, linear.tensor
             for bias in self.biases(index):
                 beside = names[f"{bias.removesuffix('bias')}weight"]
-                found[names.get(bias, f"{beside.removesuffix('weight')}bias")] = index, bias
-        return found
+                stored[names.get(bias, f"{beside.removesuffix('weight')}bias")] = index, bias
+        return stored
 
     def units(self, index: int) -> dict[str, Tensor] | None:
         """Keep masks (units,) bool of a block's heads and channels, by kind; None where no method chose units.

@@ -23,17 +23,17 @@ def unit_salience(
     parameters: weights and biases by name, as they are stored; gradients: of each, the mean over texts and the mean of
     the square.
     """
-    found = dict[str, list[Tensor]]()
+    terms = dict[str, list[Tensor]]()
 
     def add(places: Tensor, *tensors: Tensor) -> None:
         for name, carried in channel_salience(*tensors).items():
-            found.setdefault(name, []).append(carried[places.to(carried.device)].sum(1))
+            terms.setdefault(name, []).append(carried[places.to(carried.device)].sum(1))
 
     for linear, rows in units.sources:
         add(rows, *_rows(linear, parameters, gradients))
     weight, name = units.sink, units.sink.tensor
     add(units.columns, *(weight.weight(tensor).T for tensor in (parameters[name], *gradients[name])))
-    return {name: torch.stack(terms, 1) for name, terms in found.items()}
+    return {name: torch.stack(columns, 1) for name, columns in terms.items()}
 
 
 def _rows(

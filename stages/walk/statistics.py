@@ -88,8 +88,8 @@ def write_statistics(path: Path, statistics: list[InputStatistics]) -> None:
 
 def read_statistics(path: Path, device: torch.device) -> list[InputStatistics]:
     """Read a block's statistics, as `write_statistics` wrote them, to `device`."""
-    file, found = TensorFile(path), []
+    file, statistics = TensorFile(path), []
     for name, facts in json.loads(file.metadata["groups"]).items():
         gram, mean = file.read([f"{name}.gram", f"{name}.mean"]).values()
-        found.append(InputStatistics(tuple(facts["linears"]), gram.to(device), mean.to(device), facts["tokens"]))
-    return found
+        statistics.append(InputStatistics(tuple(facts["linears"]), gram.to(device), mean.to(device), facts["tokens"]))
+    return statistics

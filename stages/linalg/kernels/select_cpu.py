@@ -51,16 +51,16 @@ def _select_long(bits: NDArray[np.signedinteger], kept: int, keep: Keep, threads
 
     over_rows(count, pieces, pieces)
     bucket, missing = _bucket(counts.sum(0), kept)
-    found: list[NDArray[np.int64]] = [np.empty(int(counts[piece, bucket]) + 1, np.int64) for piece in range(pieces)]
+    listed: list[NDArray[np.int64]] = [np.empty(int(counts[piece, bucket]) + 1, np.int64) for piece in range(pieces)]
 
     def mark(first: int, last: int) -> None:
         for piece in range(first, last):
             start, stop = bounds[piece], bounds[piece + 1]
-            _mark(bits[start:stop], bucket, keep[start:stop], found[piece])
-            found[piece] += start
+            _mark(bits[start:stop], bucket, keep[start:stop], listed[piece])
+            listed[piece] += start
 
     over_rows(mark, pieces, pieces)
-    places = np.concatenate([part[:-1] for part in found])
+    places = np.concatenate([part[:-1] for part in listed])
     _rank(bits, places, missing, keep)
 
 
@@ -99,12 +99,12 @@ def _mark(bits, bucket, keep, places):  # type: ignore[no-untyped-def]
     low = np.int64(np.iinfo(bits.dtype).min)
     shift = bits.itemsize * 8 - DIGIT
     wanted = bucket - (1 << (DIGIT - 1))
-    found = 0
+    count = 0
     for i in range(bits.size):
         digit = _key(np.int64(bits[i]), low) >> shift
         keep[i] = digit > wanted
-        places[found] = i
-        found += digit == wanted
+        places[count] = i
+        count += digit == wanted
 
 
 @njit(nogil=True, cache=True)

@@ -62,10 +62,10 @@ def answers(jobs: Sequence[Job]) -> list[Answer]:
         )  # fmt: skip
         if done.returncode:
             raise ValueError((done.stderr.strip().splitlines() or ["it died"])[-1])
-        found = load_file(result)
+        tensors = load_file(result)
     places = {place: turn for turn, place in enumerate(order)}
     return [
-        Answer(found[f"{places[place]}.sequence"].tolist(), found[f"{places[place]}.logits"])
+        Answer(tensors[f"{places[place]}.sequence"].tolist(), tensors[f"{places[place]}.logits"])
         for place in range(len(jobs))
     ]
 
@@ -103,7 +103,7 @@ def _main(request: str, result: str) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    found, hidden = dict[str, Any](), True
+    tensors, hidden = dict[str, Any](), True
     for turn, job in enumerate(json.loads(Path(request).read_text(encoding="utf-8"))):
         if job["way"] == "imported" and hidden:
             for name in PACKAGE:
@@ -111,8 +111,8 @@ def _main(request: str, result: str) -> None:
             sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
             __import__("secateur")
             hidden = False
-        found |= {f"{turn}.{name}": tensor for name, tensor in _answer(job).items()}
-    save_file(found, result)
+        tensors |= {f"{turn}.{name}": tensor for name, tensor in _answer(job).items()}
+    save_file(tensors, result)
 
 
 if __name__ == "__main__":

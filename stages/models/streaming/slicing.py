@@ -101,23 +101,25 @@ def sliced_block(model: StreamedModel, index: int, bases: Bases, leaving: Tensor
     leaving: (width, kept) basis of the block's output states; None for the dense model's own coordinates.
     """
     after = torch.eye(model.width, dtype=torch.float64) if leaving is None else leaving
-    start, found = f"{model.prefix}.{index}.", dict[str, Tensor]()
+    start, sliced = f"{model.prefix}.{index}.", dict[str, Tensor]()
     stored = {name: tensor.double() for name, tensor in model.weights.stored_block(index).items()}
     scales = [stored.pop(f"{start}{norm}.weight") for norm in NORMS]
     for linear in model.linears(index):
         weight, bias = stored.pop(linear.tensor), stored.pop(f"{linear.name}.bias", None)
         if linear.role in READERS:
+            # The norm has no scale in the sliced model: it is folded into the linears that read the norm.
             norm = READERS[linear.role]
             weight = (weight * scales[norm]) @ bases[norm]
         else:
             out = (bases.mlp, after)[WRITERS[linear.role]]
             weight, bias = out.T @ weight, None if bias is None else out.T @ bias
-        found[linear.tensor] = weight
+        sliced[linear.tensor] = weight
         if bias is not None:
-            found[f"{linear.name}.bias"] = bias
-    found[f"{start}attention_shortcut.weight"] = bases.mlp.T @ bases.attention
-    found[f"{start}mlp_shortcut.weight"] = after.T @ bases.mlp
-    return found | stored
+            sliced[f"{linear.name}.bias"] = bias
+    # A residual connection takes states from the basis before it to the one after it: x Q₁ (Q₁ᵀ Q₂), stored transposed.
+    sliced[f"{start}attention_shortcut.weight"] = bases.mlp.T @ bases.attention
+    sliced[f"{start}mlp_shortcut.weight"] = after.T @ bases.mlp
+    return sliced | stored
 
 
 def _norm(model: StreamedModel, index: int, which: int) -> nn.Module:

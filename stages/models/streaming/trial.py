@@ -105,7 +105,7 @@ def _in_the_whole_model(model: StreamedModel, last: int) -> list[tuple[Tensor, T
 
 
 def _try_block(model: StreamedModel, index: int, entering: Tensor, leaving: Tensor) -> None:
-    """Raise ArchitectureError unless block `index` alone gives what it gives in the whole model."""
+    """Raise ArchitectureError unless block `index`, run alone, has the output that it has in the whole model."""
     with model.loaded(index):
         groups = input_groups(model, index, entering)
         seen = {linear for group in groups for linear in group}
@@ -127,7 +127,7 @@ def _try_block(model: StreamedModel, index: int, entering: Tensor, leaving: Tens
 
 
 def _checked_inputs(model: StreamedModel, index: int) -> ExitStack:
-    """A context in which every linear of the loaded block must be handed rows as wide as its weight."""
+    """Context in which each linear of the loaded block raises ArchitectureError for rows not as wide as its weight."""
     stack = ExitStack()
     for linear in model.linears(index):
 
