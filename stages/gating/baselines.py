@@ -40,8 +40,8 @@ class GroupLasso:
         """
         for (groups, tensors), norms in zip(self._families, self.norms(), strict=True):
             share = torch.where(norms > threshold, 1 - threshold / norms, 0.0)
-            for one, tensor in zip(groups.slices, tensors, strict=True):
-                _multiply(tensor, one, share)
+            for part, tensor in zip(groups.slices, tensors, strict=True):
+                _multiply(tensor, part, share)
 
 
 def _multiply(tensor: Tensor, slices: Slices, share: Tensor) -> None:

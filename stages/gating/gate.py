@@ -41,9 +41,9 @@ def gate(model: nn.Module, families: Sequence[Groups], depth: int = 2) -> Gating
     gated = []
     for family, parameters in zip(families, parameters_of(model, families), strict=True):
         gates = Gates(depth, family.count, parameters[0])
-        for number, (one, parameter) in enumerate(zip(family.slices, parameters, strict=True)):
-            path, _, name = one.parameter.rpartition(".")
-            parametrization = Gated(gates, one.on(parameter.device), owner=number == 0)
+        for number, (part, parameter) in enumerate(zip(family.slices, parameters, strict=True)):
+            path, _, name = part.parameter.rpartition(".")
+            parametrization = Gated(gates, part.on(parameter.device), owner=number == 0)
             parametrize.register_parametrization(model.get_submodule(path), name, parametrization)
         gated.append(GatedFamily(family, gates, tuple(parameters)))
     return Gating(model, depth, tuple(gated))

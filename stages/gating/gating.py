@@ -50,7 +50,8 @@ class Gating:
         total: Tensor | float = 0.0
         for family in self.families:
             norms = [
-                one.norm(v, family.groups.count) for one, v in zip(family.groups.slices, family.originals, strict=True)
+                part.norm(v, family.groups.count)
+                for part, v in zip(family.groups.slices, family.originals, strict=True)
             ]
             for norm in (*norms, torch.linalg.vector_norm(family.gates.factors)):
                 total = norm.square() + total
@@ -85,8 +86,8 @@ class Gating:
             sizes = family.sizes()
             even = sizes.prod(0).pow(1 / self.depth)
             share = torch.where(sizes[0] > 0, even / sizes[0], 0.0)
-            for one, v in zip(family.groups.slices, family.originals, strict=True):
-                v.mul_(one.spread(share.to(v), v.shape))
+            for part, v in zip(family.groups.slices, family.originals, strict=True):
+                v.mul_(part.spread(share.to(v), v.shape))
             factors = family.gates.factors
             factors.copy_(torch.where(factors < 0, -even, even))
 
@@ -98,19 +99,19 @@ class Gating:
                       decay of 2λ/D, the same step for less time, and not to be added to the loss. Only for those that
                       add weight decay to the gradient, as SGD and Adam do and AdamW does not.
         """
-        ours = {id(one) for one in self._gated()}
-        others = [one for one in self.model.parameters() if id(one) not in ours]
+        ours = {id(parameter) for parameter in self._gated()}
+        others = [parameter for parameter in self.model.parameters() if id(parameter) not in ours]
         gated = {"params": self._gated(), "weight_decay": self._decay(strength)}
         return [{"params": others, "weight_decay": weight_decay}, gated] if others else [gated]
 
     def check(self, optimizer: Optimizer, strength: float = 0.0) -> None:
         """Raise GatingError for an optimiser that decays otherwise than `strength` says, or does not train a gate."""
         wanted = self._decay(strength)
-        names = {id(one): name for name, one in self.model.named_parameters()}
-        groups = {id(one): group for group in optimizer.param_groups for one in group["params"]}
-        for one in self._gated():
-            name, group = names.get(id(one), "a gated parameter"), groups.get(id(one))
-            if group is None and one.requires_grad:
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+        for parameter in self._gated():
+            name, group = names.get(id(parameter), "a gated parameter"), groups.get(id(parameter))
+            if group is None and parameter.requires_grad:
                 raise GatingError(
                     f"{name}: the optimiser does not have it, so that it would never change: make the optimiser of "
                     "gating.parameter_groups() after gating, or set requires_grad=False"
@@ -143,17 +144,17 @@ class Gating:
                 f"expected 0 <= tolerance < 1 and floor >= 0, got tolerance {tolerance} and floor {floor}"
             )
         keeps = [self._kept(number, norms, tolerance, floor) for number, norms in enumerate(self.norms())]
-        names = {one.parameter for family in self.families for one in family.groups.slices}
+        names = {part.parameter for family in self.families for part in family.groups.slices}
         places = [
-            (self.model.get_submodule(path), name) for path, _, name in (one.rpartition(".") for one in sorted(names))
+            (self.model.get_submodule(path), name) for path, _, name in (full.rpartition(".") for full in sorted(names))
         ]
         for (module, name), full in zip(places, sorted(names), strict=True):
             if not parametrize.is_parametrized(module, name):
                 raise GatingError(f"{full}: its gates are gone already: collapse once, then gate it again")
         for family, keep in zip(self.families, keeps, strict=True):
             product = family.gates.product()
-            for one, v in zip(family.groups.slices, family.originals, strict=True):
-                v.mul_(one.spread(product.to(v), v.shape)).masked_fill_(~one.spread(keep.to(v.device), v.shape), 0.0)
+            for part, v in zip(family.groups.slices, family.originals, strict=True):
+                v.mul_(part.spread(product.to(v), v.shape)).masked_fill_(~part.spread(keep.to(v.device), v.shape), 0.0)
                 # Turns -0.0 into 0.0.
                 v.add_(0.0)
         for module, name in places:
@@ -176,5 +177,5 @@ class Gating:
 
     def _gated(self) -> list[nn.Parameter]:
         """All v and all gates, each once: two families may lie in one parameter."""
-        every = [one for family in self.families for one in (*family.originals, family.gates.factors)]
-        return list({id(one): one for one in every}.values())
+        every = [parameter for family in self.families for parameter in (*family.originals, family.gates.factors)]
+        return list({id(parameter): parameter for parameter in every}.values())

@@ -28,7 +28,7 @@ class Groups:
 
         Differentiable; its gradient at 0 is 0. dtype: to accumulate in; float64 tells norms far below 1e-19.
         """
-        parts = [one.norms(tensor, self.count, dtype) for one, tensor in zip(self.slices, tensors, strict=True)]
+        parts = [part.norms(tensor, self.count, dtype) for part, tensor in zip(self.slices, tensors, strict=True)]
         return torch.linalg.vector_norm(torch.stack([part.to(parts[0]) for part in parts]), dim=0)
 
 
@@ -49,20 +49,20 @@ def whole_parameters(names: Sequence[str]) -> Groups:
 def parameters_of(model: nn.Module, families: Sequence[Groups]) -> list[list[nn.Parameter]]:
     """The parameters of each family, in the order of its slices, after all checks.
 
-    Raises GatingError for a parameter that is not there, is shared by two names or cannot be cut as asked, for a
-    group without weights and for groups that overlap.
+    Raises GatingError for a parameter that is not there, is shared by two names or cannot be cut into these groups, for
+    a group without weights and for groups that overlap.
     """
     known = dict(model.named_parameters(remove_duplicate=False))
-    found = [[_parameter(known, one, family.count) for one in family.slices] for family in families]
+    parameters = [[_parameter(known, part, family.count) for part in family.slices] for family in families]
     for number, family in enumerate(families):
         _check_occupied(family, number)
     _check_apart(families, known)
-    return found
+    return parameters
 
 
-def _parameter(known: dict[str, nn.Parameter], one: Slices, count: int) -> nn.Parameter:
+def _parameter(known: dict[str, nn.Parameter], part: Slices, count: int) -> nn.Parameter:
     """The parameter of some slices; raises GatingError for one that cannot be gated or cut into `count` groups."""
-    name = one.parameter
+    name = part.parameter
     if name not in known:
         module, _, leaf = name.rpartition(".")
         if f"{module}.parametrizations.{leaf}.original".lstrip(".") in known:
@@ -84,7 +84,7 @@ def _parameter(known: dict[str, nn.Parameter], one: Slices, count: int) -> nn.Pa
         )
     if count < 1:
         raise GatingError(f"{name}: expected at least 1 group, got {count}")
-    one.check(parameter.shape, count)
+    part.check(parameter.shape, count)
     return parameter
 
 
@@ -92,24 +92,24 @@ def _check_occupied(family: Groups, number: int) -> None:
     """Raise GatingError for a family in which a group has no weights."""
     if not family.slices:
         raise GatingError(f"family {number} of {family.count} groups has no slices: expected at least one parameter")
-    occupied = torch.stack([one.occupied(family.count) for one in family.slices]).any(0)
+    occupied = torch.stack([part.occupied(family.count) for part in family.slices]).any(0)
     if not bool(occupied.all()):
         empty = int((~occupied).nonzero()[0])
-        names = ", ".join(one.parameter for one in family.slices)
+        names = ", ".join(part.parameter for part in family.slices)
         raise GatingError(f"group {empty} of {family.count} has no weights in {names}: correct count or the labels")
 
 
 def _check_apart(families: Sequence[Groups], known: dict[str, nn.Parameter]) -> None:
     """Raise GatingError where a weight is in two groups: they are disjoint (eq. 1)."""
     by_name: dict[str, list[Slices]] = {}
-    for one in (one for family in families for one in family.slices):
-        by_name.setdefault(one.parameter, []).append(one)
+    for part in (part for family in families for part in family.slices):
+        by_name.setdefault(part.parameter, []).append(part)
     for name, several in by_name.items():
         if len(several) == 1:
             continue
         counts = torch.zeros(known[name].shape, dtype=torch.int32)
-        for one in several:
-            counts += one.covered(counts.shape).cpu()
+        for part in several:
+            counts += part.covered(counts.shape).cpu()
         if int(counts.max()) > 1:
             raise GatingError(
                 f"{name}: some of its weights are in two groups: expected each in one at most; drop one of them"

@@ -102,7 +102,7 @@ def modules_of(name: str, method: Any) -> set[str]:
     Keys of finished blocks hash their source; a method that is found by name is in no import statement.
     """
     named = {value for value in dataclasses.asdict(method).values() if isinstance(value, str)}
-    return {find(one).module for one in {name, *(named & set(names()))}}
+    return {find(method_name).module for method_name in {name, *(named & set(names()))}}
 
 
 def load(name: str, settings: Mapping[str, Any] | None = None) -> Any:

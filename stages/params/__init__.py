@@ -119,6 +119,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Params:
+        """Refuse unknown methods, settings without effect, and sparsities that contradict patterns."""
         known = registry.names()
         given = {f"solve.rules[{number}].method": rule.method for number, rule in enumerate(self.solve.rules)}
         given |= {"solve.method": self.solve.method} | {f"methods.{name}": name for name in self.methods}

@@ -108,6 +108,7 @@ class Solve(Section):
 
     @model_validator(mode="after")
     def _settings_where_they_are_tracked(self) -> Solve:
+        """Refuse a rule that names another method without settings: DVC tracks methods.<solve.method> only."""
         for i, rule in enumerate(self.rules):
             if rule.method not in (None, self.method) and rule.settings is None:
                 raise fault_at(
@@ -119,6 +120,7 @@ class Solve(Section):
 
     @model_validator(mode="after")
     def _dense_inputs_know_no_walk(self) -> Solve:
+        """Refuse a walk or a target that needs the pruned model's inputs where inputs are dense."""
         if self.inputs == "dense":
             for name, value, only in (("walk", self.walk, "block"), ("target", self.target, "dense")):
                 if value not in ("auto", only):

@@ -79,6 +79,7 @@ class AttentionGd:
         return masked_solution(problem.dense, budget.select(self._scores(problem), problem.linear.rows))
 
     def _scores(self, problem: AttentionProblem) -> Tensor:
+        """Scores (d_q + d_k, d_in) of the weights from the learnt mask, by the setting `score`."""
         alone, moved = self.learnt_mask(problem)
         if self.score == "mask":
             return alone + moved

@@ -133,6 +133,7 @@ class _Descent:
             self.latent.mul_(self.keep)
 
     def _gradient(self, batch: int, penalty: float) -> Tensor:
+        """Gradient of a batch's loss, (d_q + d_k, d_in), removed weights included, in unit-diagonal coordinates."""
         inputs, weight = self._problem.fit, self.weight().requires_grad_()
         dense = inputs.dense(batch)
         error = squared_error(inputs.pruned(batch, weight), dense)

@@ -74,8 +74,8 @@ def attention_error(inputs: AttentionInputs, weight: Tensor) -> AttentionErrors:
     """Errors of the attention matrices against the dense ones, summed over all batches; weight: (d_q + d_k, d_in)."""
     total: AttentionErrors | None = None
     for batch in range(inputs.batches):
-        found = errors_between(inputs.pruned(batch, weight), inputs.dense(batch))
-        total = found if total is None else total.plus(found)
+        errors = errors_between(inputs.pruned(batch, weight), inputs.dense(batch))
+        total = errors if total is None else total.plus(errors)
     if total is None:
         raise ValueError("expected at least one batch of sequences, got none")
     return total

@@ -151,7 +151,8 @@ class _Training:
     def _optimizer(self, gated: GatedModel) -> Adam:
         """Adam with a rate for gates and one for weights, a parameter group for each parameter."""
         rates = [self._settings.learning_rate] * len(gated.families) + [self._settings.weight_rate] * len(gated.weights)
-        return Adam([{"params": [one], "lr": rate} for one, rate in zip(gated.trainable, rates, strict=True)])
+        parameters = zip(gated.trainable, rates, strict=True)
+        return Adam([{"params": [parameter], "lr": rate} for parameter, rate in parameters])
 
     def _write_result(self, gated: GatedModel, steps: int, path: Path) -> None:
         """Write what TrainedGates reads."""
@@ -193,6 +194,7 @@ class _Training:
         return [_permutation(count, self._settings.seed + place // count)[place % count] for place in places]
 
     def _log_result(self, gated: GatedModel, steps: int) -> None:
+        """Log the steps taken and how much of the budget is at zero."""
         at_zero = gated.parameters_at_zero(self._settings.tolerance)
         rest = "" if at_zero >= self._budget else "; the smallest of the others make up the rest"
         log.info(
@@ -204,9 +206,9 @@ class _Training:
     def _save_state(self, gated: GatedModel, optimizer: Adam, step: int) -> None:
         """Save parameters and Adam's state after `step` steps, over the state before the last: one is always whole."""
         tensors = dict[str, Tensor]()
-        for number, one in enumerate(gated.trainable):
-            tensors[f"{number}.value"] = one.detach()
-            tensors |= {f"{number}.{name}": value for name, value in optimizer.state[one].items()}
+        for number, parameter in enumerate(gated.trainable):
+            tensors[f"{number}.value"] = parameter.detach()
+            tensors |= {f"{number}.{name}": value for name, value in optimizer.state[parameter].items()}
         key = self.key(slot=step // SAVE_EVERY % 2)
         self._states.make(key, lambda path: write_tensors(path, tensors, {"step": str(step)}))
 
@@ -218,12 +220,12 @@ class _Training:
         path = max(paths, key=lambda state: int(TensorFile(state).metadata["step"]))
         tensors = read_tensors(path)
         with torch.no_grad():
-            for number, one in enumerate(gated.trainable):
-                one.copy_(tensors.pop(f"{number}.value"))
+            for number, parameter in enumerate(gated.trainable):
+                parameter.copy_(tensors.pop(f"{number}.value"))
                 names = [name for name in tensors if name.startswith(f"{number}.")]
                 state = {name.partition(".")[2]: tensors.pop(name) for name in names}
-                optimizer.state[one] = {
-                    name: value if name == "step" else value.to(one) for name, value in state.items()
+                optimizer.state[parameter] = {
+                    name: value if name == "step" else value.to(parameter) for name, value in state.items()
                 }
         return int(TensorFile(path).metadata["step"])
 

@@ -189,12 +189,14 @@ class UnitSolver:
         """The block's solution, its linears in the block's order, biases in the order in which they were solved."""
         entries = []
         for name, linear in linears.items():
-            one = solved[name]
-            entries.append((self._row(linear, one), one.keep, one.weight[one.keep] if one.changed else None))
-        biases = {name: one.bias for name, one in solved.items() if one.bias is not None}
+            result = solved[name]
+            weight = result.weight[result.keep] if result.changed else None
+            entries.append((self._row(linear, result), result.keep, weight))
+        biases = {name: result.bias for name, result in solved.items() if result.bias is not None}
         return BlockSolution(entries, {str(kind): keep for kind, keep in kept.items()}, biases)
 
     def _row(self, linear: Linear, solved: _SolvedLinear) -> Row:
+        """The row of the table of linears."""
         compensation, correction = solved.compensation, solved.correction
         return linear_row(
             linear.name, linear.block, linear.role, method=self.method, pattern="units", scope="units",
