@@ -19,7 +19,7 @@ from stages.measuring.quality.evaluated import FOLDERS, open_evaluated
 from stages.measuring.quality.perplexity import perplexity_of
 from stages.measuring.quality.protocol import perplexity_in_words, tasks_in_words
 from stages.measuring.quality.stored_losses import stored_losses
-from stages.measuring.quality.tasks import accuracies
+from stages.measuring.quality.tasks import evaluate_tasks
 from stages.runtime.stage import StageRun, parser_of, run_stage
 
 SECTIONS = ("compute", "evaluate.perplexity", "evaluate.tasks")
@@ -30,7 +30,7 @@ def main(run: StageRun, which: str) -> None:
     """Measure model `which` and publish figures and protocol together."""
     settings, evaluated = run.params.evaluate, open_evaluated(run.params, which)
     model = evaluated.model
-    tasks, longest = accuracies(model, evaluated.tokenizer, settings.tasks)
+    tasks, longest = evaluate_tasks(model, evaluated.tokenizer, settings.tasks)
     measured = perplexity_of(evaluated.windows, stored_losses(run, evaluated))
     seconds = run.figures.pop("window_seconds", 0.0)
     if seconds and not run.figures["blocks_restored"]:

@@ -1,1 +1,4 @@
-"""Pruned checkpoints: layouts, writing, and the check of the reloaded checkpoint against the masked model."""
+"""Pruned checkpoints: layouts, writing, and the check of the reloaded checkpoint against the masked model.
+
+Imports runtime, walk, params, models and below.
+"""

@@ -1,4 +1,4 @@
-"""Write the pruned checkpoint: the source's files, with the pruned weights in their places, in a layout."""
+"""Writes a pruned checkpoint in a layout: the source's files with the pruned weights in their places, and the masks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stages.artifacts.packing import pack
 from stages.artifacts.tensorfile import TensorFile, TensorWriter, write_tensors
-from stages.assembly.layout import Layout, Planner
+from stages.assembly.layout import Layout, LayoutPlanner
 from stages.errors import ParameterError
 from stages.models.loading.checkpoint import INDEX, Checkpoint
 from stages.models.streaming.units import units_of
@@ -25,7 +25,7 @@ NOT_COPIED = {"manifest.json"}
 
 
 def layout_of(pruned: Pruned, wanted: str, trust_remote_code: bool) -> Layout:
-    """The layout `wanted` (assemble.layout) of a solution, or the one without changes where it removes no units.
+    """The layout `wanted` (assemble.layout) of a solution; where it removes no units, the one without changes.
 
     Raises ParameterError or ArchitectureError where the solution cannot have it.
     """
@@ -40,13 +40,13 @@ def layout_of(pruned: Pruned, wanted: str, trust_remote_code: bool) -> Layout:
             )
         return Layout()
     keep = [
-        {one.kind: torch.ones(one.count, dtype=torch.bool) for one in units_of(model, index)} | units.get(index, {})
+        {kind.kind: torch.ones(kind.count, dtype=torch.bool) for kind in units_of(model, index)} | units.get(index, {})
         for index in range(model.blocks)
     ]
-    return Planner(model, keep, biases, trust_remote_code).plan(wanted)
+    return LayoutPlanner(model, keep, biases, trust_remote_code).plan(wanted)
 
 
-def bytes_of(source: Path, layout: Layout) -> int:
+def checkpoint_bytes(source: Path, layout: Layout) -> int:
     """Bytes of all tensors that `write_checkpoint` writes."""
     files = sorted(set(Checkpoint(source).files.values()))
     return sum(
@@ -77,14 +77,14 @@ def write_checkpoint(source: Path, target: Path, pruned: Pruned, layout: Layout,
 
 
 def _contents(path: Path, layout: Layout) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """dtype and shape of what a file of weights holds in `layout`; an added bias lies beside its weight."""
-    found = dict[str, tuple[torch.dtype, tuple[int, ...]]]()
+    """dtype and shape of the tensors in a file of weights after `layout`; an added bias lies beside its weight."""
+    contents = dict[str, tuple[torch.dtype, tuple[int, ...]]]()
     for tensor, span in TensorFile(path).spans.items():
         cut, bias = layout.cuts.get(tensor), tensor.removesuffix("weight") + "bias"
-        found[tensor] = span.dtype, cut.shape(span.shape) if cut else span.shape
+        contents[tensor] = span.dtype, cut.shape(span.shape) if cut else span.shape
         if bias in layout.added:
-            found[bias] = span.dtype, layout.added[bias]
-    return found
+            contents[bias] = span.dtype, layout.added[bias]
+    return contents
 
 
 def _values(
@@ -110,7 +110,7 @@ def _write(path: Path, values: Any) -> None:
 
 
 def write_masks(target: Path, pruned: Pruned) -> None:
-    """All masks in one file, packed: `<tensor>` as uint8, eight entries a byte, True = kept.
+    """Write all masks to masks.safetensors, packed: `<tensor>` as uint8, eight entries a byte, True = kept.
 
     The metadata tell the shape (d_out, d_in) that each unpacks to.
     """

@@ -1,4 +1,4 @@
-"""What pruning_manifest.json tells: what was pruned, by which settings, in which layout, and what is left."""
+"""Facts for pruning_manifest.json: settings, sources, sparsities, layout, and the units left in each block."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def pruning_facts(
 
 
 def layout_facts(pruned: Pruned, layout: Layout) -> dict[str, Any]:
-    """For the manifest: what the layout is called, the lines either of which loads it, and what is left of each block.
+    """For the manifest: the layout's name and class, the lines that load it, and the heads and channels of each block.
 
-    Which channels are left is told by masks.safetensors.
+    Which channels are left follows from masks.safetensors.
     """
     if layout.values is None or layout.parameters is None:
         return {"name": layout.name}
@@ -53,12 +53,12 @@ def layout_facts(pruned: Pruned, layout: Layout) -> dict[str, Any]:
     if layout.code is not None:
         loads = [f"import secateur; {loads[0]}", f"{loads[0][:-1]}, trust_remote_code=True)"]
     for kinds in _kept(pruned):
-        told = dict[str, Any]()
+        counts = dict[str, Any]()
         for units, keep in kinds:
-            told |= {units.kind: int(keep.sum()), f"{units.kind}_dense": units.count}
+            counts |= {units.kind: int(keep.sum()), f"{units.kind}_dense": units.count}
             if units.kind == "heads":
-                told["heads_kept"] = keep.nonzero().flatten().tolist()
-        blocks.append(told)
+                counts["heads_kept"] = keep.nonzero().flatten().tolist()
+        blocks.append(counts)
     dense, inside = model.weights.parameter_count, model.weights.block_parameter_count
     return {
         "name": layout.name,
@@ -72,11 +72,11 @@ def layout_facts(pruned: Pruned, layout: Layout) -> dict[str, Any]:
 
 
 def budget_facts(pruned: Pruned, solve: Mapping[str, Any]) -> dict[str, Any]:
-    """For the manifest: which fraction of the parameters of heads and channels was to go, and which went.
+    """For the manifest: the fraction of the parameters of heads and channels that was to be removed, and that was.
 
     solve: the section that the solution was made by.
     """
-    kinds = [one for block in _kept(pruned) for one in block]
+    kinds = [kind for block in _kept(pruned) for kind in block]
     total = parameters_of(units for units, _ in kinds)
     left = sum(int(keep.sum()) * units.parameters for units, keep in kinds)
     return {
@@ -87,10 +87,10 @@ def budget_facts(pruned: Pruned, solve: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept(pruned: Pruned) -> list[list[tuple[Units, Tensor]]]:
-    """Of each block its kinds of units, and which (units,) bool stay."""
-    found = []
+    """For each block its kinds of units, with the mask (units,) bool of those kept."""
+    blocks = []
     for index in range(pruned.model.blocks):
         units = pruned.units(index) or {}
         kinds = units_of(pruned.model, index)
-        found.append([(one, units.get(one.kind, torch.ones(one.count, dtype=torch.bool))) for one in kinds])
-    return found
+        blocks.append([(kind, units.get(kind.kind, torch.ones(kind.count, dtype=torch.bool))) for kind in kinds])
+    return blocks

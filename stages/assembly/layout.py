@@ -1,4 +1,4 @@
-"""How a structured solution is stored: which of three layouts, and what stays of each tensor in it.
+"""Layouts of a structured checkpoint: how each tensor is cut so that a class of models can load it.
 
 hetero:  every block as narrow as it was pruned, loaded by classes of this package, which lie in the checkpoint too.
 uniform: the same where all blocks are equally wide, for one of transformers' own classes.
@@ -26,16 +26,16 @@ from stages.models.streaming.units import Units, units_of
 
 PROJECTIONS = {"attention.o": "o_proj", "mlp.down": "down_proj"}
 Keep = Mapping[str, Tensor]
-"""By kind, which units (units,) bool of a block stay."""
+"""By kind, which units (units,) bool of a block are kept."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What becomes of a checkpoint; nothing, where no units were removed.
+    """How a checkpoint is rewritten; not at all, where no units were removed.
 
     name:       hetero, uniform or padded; dense where every tensor keeps its shape and config.json its values.
     values:     of config.json.
-    cuts:       by stored tensor, what stays of it.
+    cuts:       by stored tensor, the rows or columns kept.
     padding:    by stored bias, its entries (size,) bool, after the cut, that belong to removed units: they become 0.
     added:      biases that the class has and the dense model lacks: shapes, by stored name.
     code:       a file that goes beside config.json.
@@ -51,10 +51,10 @@ class Layout:
     parameters: int | None = None
 
 
-class Planner:
-    """The layouts that a solution can have.
+class LayoutPlanner:
+    """Finds the layouts that a solution can have.
 
-    keep: of each block; biases: parameters that the solution adds to linears which have no bias.
+    keep: units kept in each block; biases: parameters that the solution adds to linears which have no bias.
     """
 
     def __init__(self, model: StreamedModel, keep: Sequence[Keep], biases: set[str], trust_remote_code: bool) -> None:
@@ -102,7 +102,7 @@ class Planner:
             )
         each = [self._widths(index, keep) for index, keep in enumerate(self._keep)]
         biases = {PROJECTIONS[role] for role in self._roles}
-        heads, channels = ([getattr(one, name) for one in each] for name in ("key_value_heads", "channels"))
+        heads, channels = ([getattr(widths, name) for widths in each] for name in ("key_value_heads", "channels"))
         values = hetero_values(self._values, heads, channels, each[0].head_width, biases)
         return self._fitted("hetero", self._keep, [values], CODE)
 
@@ -118,7 +118,7 @@ class Planner:
         return self._native("uniform", self._keep)
 
     def _padded(self) -> Layout:
-        """The narrowest that a class takes: as the widest block, with all heads, with all heads and channels."""
+        """The narrowest padding that a class takes: to the widest block, to all heads, to all heads and channels."""
         dense = {str(units.kind): units.count for units in self._units[0]}
         widest = {kind: max(int(keep[kind].sum()) for keep in self._keep) for kind in dense}
         for counts in (widest, widest | {"heads": dense["heads"]}):
@@ -134,15 +134,15 @@ class Planner:
         try:
             return self._fitted(name, stays, native_values(self._values, self._model.config, old, new, self._roles))
         except ArchitectureError as error:
-            told = f"{new.heads} of {old.heads} heads, {new.channels} of {old.channels} channels"
-            told += "".join(f", a bias of {role}" for role in sorted(self._roles))
+            widths = f"{new.heads} of {old.heads} heads, {new.channels} of {old.channels} channels"
+            widths += "".join(f", a bias of {role}" for role in sorted(self._roles))
             advice = ["compensate by weights instead of biases"] if self._roles else []
             if new.heads != old.heads:
                 advice.append("keep all heads (solve.rules: roles [attention], sparsity 0)")
             others = self._others() - {name} - ({"padded"} if self._roles else set())
             advice += [f"use {' or '.join(sorted(others))}"] if others else []
             raise ArchitectureError(
-                f"assemble.layout: {name}: no class of transformers' takes {told} ({error})"
+                f"assemble.layout: {name}: no class of transformers' takes {widths} ({error})"
                 + (f": {' or '.join(advice)}" if advice else "")
             ) from None
 
@@ -170,15 +170,15 @@ class Planner:
             if f"{linear.name}.bias" in self._biases:
                 stored = self._model.weights.names[linear.tensor].removesuffix("weight") + "bias"
                 added[stored] = (linear.shape[0],)
-        shapes = {one: cuts[one].shape(shape) if one in cuts else shape for one, shape in self._shapes.items()}
+        shapes = {name: cuts[name].shape(shape) if name in cuts else shape for name, shape in self._shapes.items()}
         refused: ArchitectureError | None = None
         for values in candidates:
             try:
-                found = fit(values, self._model.config, shapes | added, self._trust)
+                fitted = fit(values, self._model.config, shapes | added, self._trust)
             except ArchitectureError as error:
                 refused = refused or error
                 continue
-            return Layout(name, values, cuts, padding, added | found.added, code, found.parameters)
+            return Layout(name, values, cuts, padding, added | fitted.added, code, fitted.parameters)
         raise refused or ArchitectureError("no class to try")
 
     def _each(self, stays: Sequence[Keep]) -> Iterator[tuple[Units, Tensor, Tensor]]:
@@ -194,8 +194,8 @@ class Planner:
 
 
 def _filled(keep: Keep, counts: Mapping[str, int]) -> Keep:
-    """`keep` with as many of the removed units, the first ones, as make `counts` of each kind."""
-    found = {kind: one.clone() for kind, one in keep.items()}
-    for kind, one in found.items():
-        one[(~one).nonzero().flatten()[: max(0, counts[kind] - int(one.sum()))]] = True
-    return found
+    """`keep` with the first removed units added back, up to `counts` of each kind."""
+    filled = {kind: mask.clone() for kind, mask in keep.items()}
+    for kind, mask in filled.items():
+        mask[(~mask).nonzero().flatten()[: max(0, counts[kind] - int(mask.sum()))]] = True
+    return filled

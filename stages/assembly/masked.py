@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from stages.artifacts.places import MODEL
-from stages.assembly.checkpoint import bytes_of, layout_of, write_checkpoint, write_masks
+from stages.assembly.checkpoint import checkpoint_bytes, layout_of, write_checkpoint, write_masks
 from stages.assembly.facts import budget_facts, layout_facts
 from stages.assembly.verify import compare_fresh, compare_masked
 from stages.params import Assemble
@@ -26,7 +26,7 @@ def assemble_masked(
     tokens: calibration ids (n,); solve: the section that the solution was made by. Gives the manifest's facts of it.
     """
     layout = layout_of(pruned, settings.layout, trust_remote_code)
-    with progress(total=bytes_of(MODEL, layout), desc="write", unit="B", unit_scale=True) as bar:
+    with progress(total=checkpoint_bytes(MODEL, layout), desc="write", unit="B", unit_scale=True) as bar:
         write_checkpoint(MODEL, folder, pruned, layout, bar.update)
     write_masks(folder, pruned)
     check = compare_masked if layout.values is None else partial(compare_fresh, layout=layout)

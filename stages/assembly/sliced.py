@@ -1,4 +1,4 @@
-"""The checkpoint of a sliced model: the dense one's tensors rotated by the bases of a solution, checked by loading it.
+"""Writes the checkpoint of a sliced model (SliceGPT): the dense tensors rotated by a solution's bases; checks it.
 
 Rotated weights are made in float64, a block in memory. The logits of what was written are compared with those of the
 dense model told to project its hidden states: two ways to compute one function.
@@ -39,9 +39,9 @@ def assemble_sliced(
     settings: Assemble,
     solve: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write the sliced model, load it again and compare; gives the facts of it. solve: the section it was made by.
+    """Write the sliced model to `folder`, load it again and compare; gives the manifest's facts of it.
 
-    Raises ParameterError for a layout: it has one of its own.
+    solve: the section that the solution was made by. Raises ParameterError for any assemble.layout but auto.
     """
     if settings.layout != "auto":
         raise ParameterError(
@@ -53,7 +53,7 @@ def assemble_sliced(
 
 
 def write_sliced(model: StreamedModel, solutions: list[Path], source: Path, target: Path) -> None:
-    """Write the sliced model beside its code and the files of `source` that are not weights."""
+    """Write weights, config.json and modelling code to `target`, with the files of `source` that are not weights."""
     for path in sorted(source.iterdir()):
         if path.is_file() and path.suffix != ".safetensors" and path.name not in {*NOT_COPIED, "config.json"}:
             shutil.copyfile(path, target / path.name)
@@ -97,10 +97,10 @@ def _block(
     leaving = final if last else read_bases(solutions[index + 1]).attention.double()
     bases = read_bases(solutions[index])
     bases = bases._replace(attention=bases.attention.double(), mlp=bases.mlp.double())
-    found = sliced_block(model, index, bases, leaving)
+    tensors = sliced_block(model, index, bases, leaving)
     if index == 0 and tied:
-        found[f"{model.prefix}.0.entering.weight"] = bases.attention.T
-    return found
+        tensors[f"{model.prefix}.0.entering.weight"] = bases.attention.T
+    return tensors
 
 
 def _embeddings(model: StreamedModel, basis: Tensor | None) -> Tensor:
@@ -117,7 +117,7 @@ def _head(model: StreamedModel, basis: Tensor | None) -> Tensor:
 
 
 def sliced_facts(folder: Path, model: StreamedModel, solve: Mapping[str, Any]) -> dict[str, Any]:
-    """For the manifest: how the checkpoint loads; its size, embeddings and head with it; all units that are left.
+    """For the manifest: layout, the lines that load it, parameters with and without embeddings and head, units a block.
 
     solve: the section that the solution was made by.
     """
@@ -126,7 +126,7 @@ def sliced_facts(folder: Path, model: StreamedModel, solve: Mapping[str, Any]) -
     counts = {"dense": _parameters(model.checkpoint.folder), "pruned": _parameters(folder)}
     ends = {"dense": counts["dense"] - model.weights.block_parameter_count, "pruned": _parameters(folder, outside=True)}
     inside = {name: counts[name] - ends[name] for name in counts}
-    units = [{one.kind: one.count for one in units_of(model, index)} for index in range(model.blocks)]
+    units = [{kind.kind: kind.count for kind in units_of(model, index)} for index in range(model.blocks)]
     layout = {
         "name": LAYOUT,
         "class": values["architectures"][0],
@@ -136,14 +136,14 @@ def sliced_facts(folder: Path, model: StreamedModel, solve: Mapping[str, Any]) -
         "parameters": counts,
         "block_parameters": inside,
         "heads_removed": False,
-        "blocks": [one | {f"{kind}_dense": count for kind, count in one.items()} for one in units],
+        "blocks": [counts | {f"{kind}_dense": count for kind, count in counts.items()} for counts in units],
     }
     removed = 1 - inside["pruned"] / inside["dense"]
     return {"layout": layout, "budget": {"asked": solve["sparsity"], "removed": removed, "unit_parameters": inside}}
 
 
 def _parameters(folder: Path, outside: bool = False) -> int:
-    """Of a checkpoint, or of what of it is in no block."""
+    """Parameters of a checkpoint; outside: of those that are in no block."""
     files = sorted(set(Checkpoint(folder).files.values()))
     spans = {name: span for file in files for name, span in TensorFile(folder / file).spans.items()}
     return sum(prod(span.shape) for name, span in spans.items() if not (outside and ".layers." in name))

@@ -27,7 +27,7 @@ from stages.errors import ParameterError
 from stages.models.loading.memory import peak_memory_mb
 from stages.runtime.blocks.contract import Block, BlockResult, BlockRunner, Work
 from stages.runtime.blocks.plain import PlainRunner
-from stages.runtime.blocks.runner import runner_of
+from stages.runtime.blocks.selection import runner_of
 from stages.runtime.failures import end_failed
 
 log = logging.getLogger("secateur")

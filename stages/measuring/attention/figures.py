@@ -24,8 +24,8 @@ def error_rows(dense: StreamedModel, pruned: StreamedModel, texts: Mapping[str, 
     return sorted(rows, key=lambda row: (row["text"], row["inputs"], row["block"], row["head"]))
 
 
-def _rows_of_block(text: str, block: int, found: BlockErrors) -> Iterator[Row]:
-    for inputs, errors in (("dense", found.dense), ("own", found.own)):
+def _rows_of_block(text: str, block: int, of_block: BlockErrors) -> Iterator[Row]:
+    for inputs, errors in (("dense", of_block.dense), ("own", of_block.own)):
         by_head = zip(errors.relative.tolist(), errors.energy.tolist(), errors.least.tolist(), strict=True)
         for head, (relative, energy, least) in enumerate(by_head):
             yield {
@@ -36,7 +36,7 @@ def _rows_of_block(text: str, block: int, found: BlockErrors) -> Iterator[Row]:
                 "relative_error": relative,
                 "energy": energy,
                 "least_probability": least,
-                "smallest_eigenvalue": found.smallest_eigenvalue,
+                "smallest_eigenvalue": of_block.smallest_eigenvalue,
             }
 
 

@@ -1,1 +1,1 @@
-"""How good a model is: perplexity by a named protocol, and tasks by lm-eval."""
+"""Quality of a model: perplexity by a stated protocol, and lm-eval tasks."""

@@ -1,4 +1,4 @@
-"""What lm-eval logs while it evaluates: errors in a figure stop the evaluation, other warnings are passed on once."""
+"""Collects what lm-eval logs: errors in a figure stop the evaluation, other warnings are logged once."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ log = logging.getLogger("secateur")
 
 @dataclass(frozen=True)
 class HarnessLog:
-    """Warnings and errors of lm-eval, as they came."""
+    """Log records of lm-eval at WARNING or above, in their order."""
 
     records: list[logging.LogRecord]
 
     def refuse_errors(self) -> None:
-        """Raise ParameterError if one of them means that a figure is missing or wrong."""
+        """Raise ParameterError if a record means that a figure is missing or wrong."""
         for record in self.records:
             text = record.getMessage()
             if record.levelno >= logging.ERROR or text.startswith(MAKES_A_FIGURE_WRONG):
@@ -41,26 +41,26 @@ class HarnessLog:
     def pass_on(self) -> None:
         """Log each warning once."""
         texts = (_short(record.getMessage()) for record in self.records)
-        for text, count in Counter(one for one in texts if not one.startswith(COUNTED_ELSEWHERE)).items():
+        for text, count in Counter(text for text in texts if not text.startswith(COUNTED_ELSEWHERE)).items():
             log.warning("lm-eval: %s%s", text, f" ({count} times)" if count > 1 else "")
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[HarnessLog]:
-    """Collect what lm-eval logs at WARNING or above, and pass it on at the end, even after a failure."""
+def harness_warnings() -> Iterator[HarnessLog]:
+    """Collect what lm-eval logs at WARNING or above in the body; log it at the end, even after a failure."""
     logger, buffer = logging.getLogger("lm_eval"), BufferingHandler(sys.maxsize)
     before = logger.level, logger.propagate
-    heard = HarnessLog(buffer.buffer)
+    collected = HarnessLog(buffer.buffer)
     logger.addHandler(buffer)
     logger.setLevel(logging.WARNING)
     logger.propagate = False
     try:
-        yield heard
+        yield collected
     finally:
         logger.removeHandler(buffer)
         logger.setLevel(before[0])
         logger.propagate = before[1]
-        heard.pass_on()
+        collected.pass_on()
 
 
 def _short(text: str) -> str:

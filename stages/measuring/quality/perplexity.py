@@ -17,23 +17,23 @@ LOGITS_BYTES = 256 * 2**20
 
 
 def perplexity(model: nn.Module, tokens: Tensor, windows: Sequence[Window], chunk: int) -> dict[str, Any]:
-    """`value`, the scored `tokens` and the `windows` of a model on a text.
+    """Perplexity of a model on a text: its `value`, the scored `tokens`, the number of `windows`.
 
     value = exp(-1/n Σ log p(token | the tokens before it in its window)) over the n scored tokens;
     log-softmax in float32, the sum in float64.
 
-    model:   called with input_ids [batch, length], gives .logits [batch, length, vocabulary].
+    model:   called with input_ids [batch, length], returns .logits [batch, length, vocabulary].
     tokens:  integer [n], the tokenised text.
     windows: inputs of one length; see `windows_of`.
-    chunk:   most windows in one call.
+    chunk:   windows in a call, at most.
 
-    Raises NotFiniteError, naming the window, where the model gives NaN or infinity.
+    Raises NotFiniteError, naming the window, where logits are NaN or infinite.
     """
     return perplexity_of(windows, losses(model, tokens, windows, chunk))
 
 
 def perplexity_of(windows: Sequence[Window], losses: Sequence[float]) -> dict[str, Any]:
-    """What `perplexity` gives, from the summed negative log likelihood of each window."""
+    """The figures of `perplexity` from the summed negative log likelihood of each window."""
     for index, (window, loss) in enumerate(zip(windows, losses, strict=True)):
         if not math.isfinite(loss):
             raise NotFiniteError(

@@ -1,4 +1,4 @@
-"""Prompts that lm-eval cuts because they do not fit the model's input, counted by task."""
+"""Counts, by task, the prompts that lm-eval cuts because they are longer than the model's input."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class CutPrompts:
 
         def watched(instances: Sequence[Any], *arguments: Any, **options: Any) -> Any:
             for instance in instances:
-                prompt, asked = instance.args[:2]
-                new = normalize_gen_kwargs(asked, harness.max_gen_toks)["max_gen_toks"]
+                prompt, options_of_task = instance.args[:2]
+                new = normalize_gen_kwargs(options_of_task, harness.max_gen_toks)["max_gen_toks"]
                 if new >= self._longest:
                     raise ParameterError(
                         f"evaluate.tasks.max_length: task {instance.task_name} generates up to {new} tokens (its "

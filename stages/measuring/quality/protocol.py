@@ -1,4 +1,4 @@
-"""How something was measured, in one line a person can read and compare."""
+"""Measurement protocols as one line of text: figures compare where these lines are equal."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stages.params.evaluating import Perplexity, Tasks
 
 
 def perplexity_in_words(protocol: Perplexity, text: Mapping[str, Any], measured: Mapping[str, Any], dtype: str) -> str:
-    """Perplexities are comparable if, and only if, these lines are equal.
+    """The perplexity protocol in a line; perplexities are comparable if, and only if, these lines are equal.
 
-    text:     what the fetch stage's manifest tells of the evaluation text.
-    measured: the figures that `perplexity` gave.
+    text:     facts about the evaluation text, of the manifest of data/texts.
+    measured: the figures of `perplexity`.
     """
     join = json.dumps(text.get("join", ""), ensure_ascii=False)
     replaced = "".join(f", {old} as {new}" for old, new in text.get("replace", {}).items())
@@ -27,16 +27,16 @@ def perplexity_in_words(protocol: Perplexity, text: Mapping[str, Any], measured:
 
 
 def tasks_in_words(settings: Tasks, measured: Mapping[str, Mapping[str, float]], longest: int | None) -> str:
-    """What lm-eval was asked to do; an empty line where it was asked nothing.
+    """The protocol of lm-eval's tasks in a line; empty without tasks.
 
-    measured: a row a task and group, as `accuracies` gave them. longest: tokens of the longest input.
+    measured: a row a task and group, see `evaluate_tasks`. longest: tokens of the longest input.
     """
     if not settings.names:
         return ""
     which = "all" if settings.limit is None else "the first"
-    told = [
+    tasks = [
         f"{name} ({row['fewshot']}-shot, {which} {row['n']} documents)"
         for name, row in measured.items()
         if "fewshot" in row
     ]
-    return f"lm-eval: {', '.join(told)}; at most {longest} tokens a prompt, no chat template; seed {settings.seed}"
+    return f"lm-eval: {', '.join(tasks)}; at most {longest} tokens a prompt, no chat template; seed {settings.seed}"

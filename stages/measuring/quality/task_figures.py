@@ -1,4 +1,4 @@
-"""lm-eval's results as plain numbers: a metric that is missing or is no number is an error."""
+"""Turns lm-eval's results into rows of plain numbers; a metric that is missing or no number is an error."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from stages.artifacts.task_rows import metrics_in
 from stages.errors import NotFiniteError, ParameterError
 
 
-def figures_of(
+def task_rows(
     results: Mapping[str, Any], tasks: Mapping[str, Any], cuts: Mapping[str, Mapping[int, int]]
 ) -> dict[str, dict[str, float]]:
-    """A row of metrics and counts for each task and group; see `tasks.accuracies`.
+    """A row of metrics and counts for each task and group; see `evaluate_tasks`.
 
     tasks: lm-eval's tasks by name. cuts: by task and document, the tokens lost.
 
     Raises ParameterError for a task without metrics, or without one that its YAML file asks for.
     """
-    table = flattened(results)
+    table = plain_metrics(results)
     for name, task in tasks.items():
         if not metrics_in(table[name]):
             raise ParameterError(
@@ -39,7 +39,7 @@ def figures_of(
     return {name: row for name, row in table.items() if metrics_in(row)}
 
 
-def flattened(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def plain_metrics(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """lm-eval's results with `acc,none` as `acc`, counts as `n`, and nothing but numbers.
 
     Raises NotFiniteError for a metric that is NaN or infinite, ParameterError for one that is no number; a
@@ -71,7 +71,7 @@ def flattened(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def _promised(task: Any) -> list[str]:
-    """Metrics that a task's results must have; those of generated answers may go by other names (rouge: rouge1)."""
+    """Metrics that a task's results must have; those of generated answers may have other names (rouge: rouge1)."""
     return [] if task.OUTPUT_TYPE == "generate_until" else list(task.aggregation())
 
 

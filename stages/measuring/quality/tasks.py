@@ -1,4 +1,4 @@
-"""Tasks by lm-eval's Python API: official ones by name, or YAML files in the project's own folder."""
+"""Evaluates lm-eval tasks by its Python API: official ones by name, or YAML files in the project's own folder."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import torch
 
 from stages.artifacts.places import from_project
 from stages.errors import ParameterError, SourceError
-from stages.measuring.quality.harness_log import listening
+from stages.measuring.quality.harness_log import harness_warnings
 from stages.measuring.quality.prompts import CutPrompts
-from stages.measuring.quality.task_figures import figures_of
+from stages.measuring.quality.task_figures import task_rows
 from stages.params.evaluating import Tasks
 
 BOOTSTRAP = 1000
 """Resamplings for the standard error of metrics that have no formula for it (accuracy has one)."""
 NOT_AS_EXPECTED = (LookupError, ValueError, TypeError, AttributeError, AssertionError, re.error)
-"""What a task's own templates, filters and metrics raise; a model that fails raises RuntimeError."""
+"""Exceptions of a task's own templates, filters and metrics; a model that fails raises RuntimeError."""
 
 log = logging.getLogger("secateur")
 
 
-def accuracies(model: Any, tokenizer: Any, settings: Tasks) -> tuple[dict[str, dict[str, float]], int | None]:
+def evaluate_tasks(model: Any, tokenizer: Any, settings: Tasks) -> tuple[dict[str, dict[str, float]], int | None]:
     """The metrics of every task as plain numbers, and the longest input in tokens (None without tasks).
 
     {task: {acc, acc_stderr, n, fewshot, truncated, tokens_cut}}: n documents, the number of examples before each,
@@ -50,22 +50,22 @@ def accuracies(model: Any, tokenizer: Any, settings: Tasks) -> tuple[dict[str, d
         pretrained=model, tokenizer=tokenizer, batch_size=settings.batch_size, max_length=settings.max_length
     )
     cuts = CutPrompts(harness)
-    with listening() as heard:
+    with harness_warnings() as warnings:
         loaded = _loaded(settings)
-        heard.refuse_errors()
+        warnings.refuse_errors()
         _seed(settings.seed)
         with _explained(settings):
             results = lm_eval.evaluate(
                 harness, loaded, limit=settings.limit, bootstrap_iters=BOOTSTRAP, log_samples=False
             )
-        heard.refuse_errors()
+        warnings.refuse_errors()
     for line in cuts.in_words():
         log.warning("%s", line)
-    return figures_of(results, loaded["tasks"], cuts.by_task), harness.max_length
+    return task_rows(results, loaded["tasks"], cuts.by_task), harness.max_length
 
 
 def _loaded(settings: Tasks) -> dict[str, Any]:
-    """lm-eval's tasks and groups with the examples and seeds that were asked for."""
+    """lm-eval's tasks and groups, with the number of examples and the seed of the settings."""
     manager = _manager(settings)
     with _explained(settings):
         loaded: dict[str, Any] = manager.load(list(settings.names))
@@ -86,7 +86,7 @@ def _prepare(name: str, task: Any, settings: Tasks) -> None:
     task.set_fewshot_seed(seed=settings.seed)
     for metric, aggregation in task.aggregation().items():
         if aggregation is None:
-            got = [one.get("aggregation") for one in task.get_config("metric_list") if one["metric"] == metric]
+            got = [each.get("aggregation") for each in task.get_config("metric_list") if each["metric"] == metric]
             raise ParameterError(
                 f"evaluate.tasks.names: task {name}: expected an aggregation of {metric} that lm-eval knows (mean, "
                 f"median, perplexity, ...), got {', '.join(map(str, got))}: correct its metric_list"

@@ -1,4 +1,4 @@
-"""Which tokens a perplexity protocol shows to the model, and which of them it scores."""
+"""Windows of a perplexity protocol: which tokens are put into the model, and which of them are scored."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def windows_of(protocol: Perplexity, n_tokens: int, bos: int | None = None) -> l
     Overlapping (stride < window), the first window is scored like that and every later one only
     in its last `stride` tokens, so no token of the text is scored twice.
 
-    Raises ParameterError if the text is too short, or if BOS is asked for and there is none.
+    Raises ParameterError if the text is too short, or for BOS where the tokenizer has none.
     """
     if protocol.bos and bos is None:
         raise ParameterError(

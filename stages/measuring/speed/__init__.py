@@ -1,1 +1,1 @@
-"""Size, multiply-accumulates, memory, prefill and decode speed of loaded models."""
+"""Size, multiply-accumulates, memory, prefill and decode speed of loaded models, timed in turns."""

@@ -48,12 +48,12 @@ def compare_speed(params: Params, trust_remote_code: bool) -> tuple[dict[str, An
         }
         rows = time_in_turns(models, prompt, settings.generate, settings.warmup, settings.repeats, bar.update)
     ratio = ratios(rows, figures["dense"], figures["pruned"])
-    told = {
+    measured = {
         **_machine(models["dense"]),
         **{name: {**figures[name], **speeds(rows, name)} for name in models},
         "ratio": ratio,
     }
-    return told, rows
+    return measured, rows
 
 
 def ratios(rows: Sequence[Row], dense: Mapping[str, Any], pruned: Mapping[str, Any]) -> dict[str, Any]:

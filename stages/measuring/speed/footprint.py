@@ -1,4 +1,4 @@
-"""The memory a model needs to be loaded and to generate, measured in a process of its own.
+"""Peak memory of loading a model and generating, measured in a process of its own.
 
 Run as `python -m stages.measuring.speed.footprint`, it reads a JSON object with the arguments of `peak_mb` and
 prints the figure. In the process that asks, memory of other models and of earlier work would be counted too.
@@ -21,11 +21,11 @@ from stages.models.loading.memory import peak_memory_mb
 
 
 def peak_in_process(folder: Path, dtype: str, device: str, trust: bool, prompt: Tensor, count: int) -> int:
-    """`peak_mb` of the checkpoint in `folder`, from a fresh process with as many threads as this one.
+    """`peak_mb` of the checkpoint in `folder`, measured in a fresh process with as many threads as this one.
 
     Raises SecateurError, with its last line, if that process fails.
     """
-    asked = {
+    arguments = {
         "folder": str(folder),
         "dtype": dtype,
         "device": device,
@@ -35,7 +35,7 @@ def peak_in_process(folder: Path, dtype: str, device: str, trust: bool, prompt: 
         "threads": torch.get_num_threads(),
     }
     command = [sys.executable, "-m", "stages.measuring.speed.footprint"]
-    ended = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, input=json.dumps(arguments), capture_output=True, text=True, check=False)
     if ended.returncode:
         last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
         killed = ", killed: perhaps for want of memory" if ended.returncode < 0 else ""
@@ -48,7 +48,7 @@ def peak_in_process(folder: Path, dtype: str, device: str, trust: bool, prompt: 
 def peak_mb(
     folder: str, dtype: str, device: str, trust: bool, prompt: list[list[int]], count: int, threads: int
 ) -> int:
-    """MB (2²⁰ bytes) that loading a checkpoint and generating `count` tokens after `prompt` (batch, T) take at most.
+    """Peak memory, MB (2²⁰ bytes), of loading a checkpoint and generating `count` tokens after `prompt` (batch, T).
 
     On a CPU resident memory, mapped weights included, above what the process had before; on CUDA what torch allocated.
     """

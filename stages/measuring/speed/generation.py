@@ -37,7 +37,7 @@ def generate(model: Any, prompt: Tensor, count: int) -> Generated:
     synchronize(model.device)
     begin = time.perf_counter()
     answer = model(input_ids=prompt, use_cache=True, **last_logits(model))
-    found = [_likeliest(answer.logits)]
+    tokens = [_likeliest(answer.logits)]
     synchronize(model.device)
     between = time.perf_counter()
     if getattr(answer, "past_key_values", None) is None:
@@ -45,11 +45,11 @@ def generate(model: Any, prompt: Tensor, count: int) -> Generated:
             f"{type(model).__name__} gives no key-value cache (past_key_values), without which generation is not "
             "measured: set evaluate.speed.repeats to 0"
         )
-    while len(found) < count:
-        answer = model(input_ids=found[-1], past_key_values=answer.past_key_values, use_cache=True)
-        found.append(_likeliest(answer.logits))
+    while len(tokens) < count:
+        answer = model(input_ids=tokens[-1], past_key_values=answer.past_key_values, use_cache=True)
+        tokens.append(_likeliest(answer.logits))
     synchronize(model.device)
-    return Generated(torch.cat(found, 1).cpu(), between - begin, time.perf_counter() - between)
+    return Generated(torch.cat(tokens, 1).cpu(), between - begin, time.perf_counter() - between)
 
 
 def _likeliest(logits: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Two models timed in turns, so that a machine that slows down or speeds up does it to both."""
+"""Times generation of two models in turns, so that a machine that slows down or speeds up does it to both."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def time_in_turns(
     for index in range(-warmup, repeats):
         for turn in range(PREFILLS):
             for name, model in models.items():
-                found = generate(model, prompt, 1 if turn else count)
+                generated = generate(model, prompt, 1 if turn else count)
                 if index >= 0:
                     place = {"round": index * PREFILLS + turn, "model": name}
-                    rows.append({**place, "phase": "prefill", "tokens": prompt.numel(), "seconds": found.prefill})
+                    rows.append({**place, "phase": "prefill", "tokens": prompt.numel(), "seconds": generated.prefill})
                 if index >= 0 and not turn:
                     tokens = len(prompt) * (count - 1)
-                    rows.append({**place, "phase": "decode", "tokens": tokens, "seconds": found.decode})
+                    rows.append({**place, "phase": "decode", "tokens": tokens, "seconds": generated.decode})
                 if not turn:
                     tick()
     return rows
@@ -47,11 +47,11 @@ def speeds(rows: Sequence[Row], model: str) -> dict[str, dict[str, float]]:
 
 def speed_ratios(rows: Sequence[Row], over: str, under: str) -> dict[str, dict[str, float]]:
     """How many times as fast model `over` is as `under`, round by round: median, lowest and highest."""
-    found = {}
+    ratios = {}
     for phase in PHASES:
         above, below = _by_round(rows, over, phase), _by_round(rows, under, phase)
-        found[phase] = spread(above[index] / below[index] for index in above)
-    return found
+        ratios[phase] = spread(above[index] / below[index] for index in above)
+    return ratios
 
 
 def spread(values: Any) -> dict[str, float]:

@@ -14,7 +14,7 @@ from stages.models.structure import find_blocks, linears_of
 
 @dataclass(frozen=True)
 class Products:
-    """Multiplications of a model that a formula needs.
+    """Counts of a model's multiplications, from which MACs follow.
 
     linears: Σ d_in · d_out of all linears but the head; head: of the output embedding;
     widths:  Σ over blocks of heads · head_dim, the number of inputs of o;
@@ -32,9 +32,9 @@ def size_of(model: Any) -> dict[str, int]:
     parameters = list(model.parameters())
     _, blocks = find_blocks(model)
     return {
-        "parameters": sum(one.numel() for one in parameters),
-        "block_parameters": sum(one.numel() for one in blocks.parameters()),
-        "weight_bytes": sum(one.numel() * one.element_size() for one in parameters),
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "block_parameters": sum(parameter.numel() for parameter in blocks.parameters()),
+        "weight_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
     }
 
 
@@ -66,11 +66,11 @@ def products_of(model: Any) -> Products:
     for index, block in enumerate(blocks):
         if any(parameter.ndim > 2 for parameter in block.parameters()):
             raise _uncounted(model, index, "has weights of more than two dimensions (experts?)")
-        found = linears_of(block, prefix, index)
-        sinks = [linear for linear in found if linear.role == "attention.o"]
+        of_block = linears_of(block, prefix, index)
+        sinks = [linear for linear in of_block if linear.role == "attention.o"]
         if len(sinks) != 1:
             raise _uncounted(model, index, f"has {len(sinks)} linears attention.o")
-        linears += sum(linear.shape[0] * linear.shape[1] for linear in found)
+        linears += sum(linear.shape[0] * linear.shape[1] for linear in of_block)
         widths += sinks[0].shape[1]
     head = model.get_output_embeddings()
     for name, module in model.named_modules():
