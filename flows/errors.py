@@ -1,4 +1,4 @@
-"""What a flow tells when it cannot go on: one line, not a traceback."""
+"""Errors of flows that a user can put right, shown in one line without a traceback."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def first_line(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """What DVC found wrong, in a line: the first of its cause (Hydra's other lines repeat it), else its own."""
+    """DVC's error in a line: the first of its cause (Hydra's other lines repeat it), else its own."""
     return first_line(error.__cause__ or error)
 
 
 class _OneLine(logging.Filter):
-    """Takes the traceback from records about a FlowError: its message says it all."""
+    """Logging filter that removes the traceback from records about a FlowError."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -39,8 +39,8 @@ class _OneLine(logging.Filter):
 
 
 def quiet_tracebacks() -> None:
-    """Have Prefect's loggers tell FlowErrors in one line."""
+    """Have Prefect's loggers show FlowErrors in one line."""
     for name in ("prefect.task_runs", "prefect.flow_runs", "prefect.engine"):
         logger = logging.getLogger(name)
-        if not any(isinstance(one, _OneLine) for one in logger.filters):
+        if not any(isinstance(each, _OneLine) for each in logger.filters):
             logger.addFilter(_OneLine())

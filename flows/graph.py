@@ -1,4 +1,4 @@
-"""The stages of the project's own dvc.yaml: their order, what each needs, and which are not up to date."""
+"""Reads the graph of dvc.yaml with DVC: the stages' order, what each needs, which are not up to date."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flows.errors import FlowError
 class Graph:
     """Stages in an order in which they can run.
 
-    needs:   the stages whose outputs each one reads.
+    needs:   by stage, those whose outputs it reads.
     changed: those that are not up to date, as `dvc status` says.
     """
 

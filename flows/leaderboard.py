@@ -1,4 +1,4 @@
-"""The runs of a sweep side by side: Markdown, CSV, and a page with a plot."""
+"""Leaderboard of a sweep's runs: Markdown, CSV, and an HTML page with a plot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STYLE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One run: its parameters; the experiment's name, metrics and costs, or the error it ended with."""
+    """A run of a sweep: its parameters; the experiment's name, metrics and costs, or the error it ended with."""
 
     values: Mapping[str, Any]
     experiment: str = ""
@@ -35,7 +35,7 @@ class Entry:
         return float(self.metrics["pruned"]["perplexity"]["value"]) if self.metrics else float("inf")
 
     def row(self, parameters: Sequence[str]) -> dict[str, Any]:
-        """What the tables show."""
+        """The run's row of the tables, by column."""
         row: dict[str, Any] = {name.rpartition(".")[2]: self.values[name] for name in parameters}
         if self.error:
             return row | {"perplexity": "failed", "experiment": self.error}

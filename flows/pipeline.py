@@ -28,7 +28,7 @@ from flows.errors import FlowError, NetworkFailed, quiet_tracebacks
 from flows.graph import read_graph
 from flows.server import check_server
 from flows.workspace import locked, project
-from flows.worktree import name_of, overridden
+from flows.worktree import overridden, run_name
 
 PROJECT = "SECATEUR_PROJECT"
 """Variable that tells stages in a worktree where relative paths of params.yaml are seen from."""
@@ -56,11 +56,11 @@ def pipeline(overrides: list[str] | None = None, stage: str | None = None, force
         if not overrides:
             return _run(folder, stage, force, environment, lock)
         with overridden(folder, overrides) as path:
-            found = _run(path, None, force, environment, lock)
-            found["experiment"] = name_of(overrides)
+            result = _run(path, None, force, environment, lock)
+            result["experiment"] = run_name(overrides)
             # Of this dvc.yaml only: DVC refuses to save where an experiment of another was never run.
-            repro.call(path, "exp", "save", "--force", "--name", found["experiment"], PROJECT_FILE)
-            return found
+            repro.call(path, "exp", "save", "--force", "--name", result["experiment"], PROJECT_FILE)
+            return result
 
 
 def _run(folder: Path, stage: str | None, force: bool, environment: dict[str, str], lock: int) -> dict[str, Any]:
@@ -119,16 +119,16 @@ def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def told(found: dict[str, Any]) -> str:
+def outcome_table(result: dict[str, Any]) -> str:
     """A line a stage, and where the result is."""
-    lines = [f"{name:<16} {one['outcome']:<9} {one['seconds']:6.1f} s" for name, one in found["stages"].items()]
-    if "experiment" in found:
-        lines.append(f"kept as the experiment {found['experiment']}: dvc exp show, dvc exp apply")
+    lines = [f"{name:<16} {stage['outcome']:<9} {stage['seconds']:6.1f} s" for name, stage in result["stages"].items()]
+    if "experiment" in result:
+        lines.append(f"kept as the experiment {result['experiment']}: dvc exp show, dvc exp apply")
     return "\n".join(lines)
 
 
 def run_flow(start: Callable[[], Any]) -> Any:
-    """Call a flow from the command line; ends the process with one line where it cannot go on."""
+    """Call a flow from the command line; a FlowError ends the process with one line and exit code 1."""
     try:
         check_server()
         return start()
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--stage", help="this stage only")
     parser.add_argument("--force", action="store_true", help="run even what is up to date")
     options = parser.parse_args()
-    print(told(run_flow(lambda: pipeline(options.overrides, options.stage, options.force))))
+    print(outcome_table(run_flow(lambda: pipeline(options.overrides, options.stage, options.force))))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ POLL = 0.05
 BAR = re.compile(r"\d+%\|.*\|.*\]$")
 BAR_EVERY = 10.0
 """Seconds between two states of a progress bar in the log."""
-TOLD = re.compile(r"^\w+: (network )?error: ")
+ERROR_LINE = re.compile(r"^\w+: (network )?error: ")
 
 
 def reproduce(
@@ -42,7 +42,7 @@ def reproduce(
         for line in _sparse_bars(lines_of(folder, command, environment, lock)):
             log(line)
             outcome = next((name for sign, name in SIGNS if sign in line), outcome)
-            if TOLD.match(line) or (line.startswith("ERROR: ") and not TOLD.match(last)):
+            if ERROR_LINE.match(line) or (line.startswith("ERROR: ") and not ERROR_LINE.match(last)):
                 last = line
     except subprocess.CalledProcessError:
         kind = NetworkFailed if ": network error: " in last else StageFailed
@@ -51,7 +51,7 @@ def reproduce(
 
 
 def call(folder: Path, *command: str) -> str:
-    """Output of a short dvc command. Raises FlowError with what it told."""
+    """Run a short dvc command and give its output; raises FlowError with its error."""
     ended = subprocess.run(_dvc(command), cwd=folder, capture_output=True, text=True, check=False)
     if ended.returncode:
         lines = [line for line in ended.stderr.splitlines() if line.startswith("ERROR: ")]
@@ -60,7 +60,7 @@ def call(folder: Path, *command: str) -> str:
 
 
 def lines_of(folder: Path, command: list[str], environment: Mapping[str, str], lock: int) -> Iterator[str]:
-    """Lines that a dvc command prints, progress bars included; raises CalledProcessError at the end if it failed."""
+    """Run a dvc command; its lines, progress bars too, as they come. At the end CalledProcessError if it failed."""
     process = subprocess.Popen(
         _dvc(command), cwd=folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=(lock,),
@@ -75,7 +75,7 @@ def lines_of(folder: Path, command: list[str], environment: Mapping[str, str], l
 
 
 def _sparse_bars(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, but of progress bars only one now and then and their ends."""
+    """The lines, those of progress bars thinned out to one every BAR_EVERY seconds and their ends."""
     shown = 0.0
     for line in lines:
         if BAR.search(line) and "100%" not in line:

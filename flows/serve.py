@@ -27,7 +27,7 @@ QUEUE = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrat
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Serve the flow that the options ask for. Raises FlowError without a server or a schedule."""
+    """Serve the sweep where there are lists, else the pipeline; raises FlowError without a server or a schedule."""
     project()
     check_server(needed=True)
     schedule = check_schedule(options.cron, options.interval)

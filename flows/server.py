@@ -1,4 +1,4 @@
-"""The Prefect server that the settings name."""
+"""Checks the Prefect server that PREFECT_API_URL names."""
 
 from __future__ import annotations
 

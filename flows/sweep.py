@@ -24,7 +24,7 @@ from flows.errors import FlowError, first_line, quiet_tracebacks
 from flows.leaderboard import Entry, write_leaderboard
 from flows.pipeline import pipeline, run_flow
 from flows.workspace import project
-from flows.worktree import name_of
+from flows.worktree import run_name
 
 SHORT = {"method": "solve.method", "sparsity": "solve.sparsity"}
 SWEEPS = Path("sweeps")
@@ -35,7 +35,7 @@ def sweep(lists: dict[str, list[Any]], overrides: list[str] | None = None) -> st
     """Run the pipeline for every combination of the values in `lists` ({parameter: values}).
 
     overrides: parameters that all of them share. Gives the path of the leaderboard. A combination that fails
-    is told in it and does not stop the others; the flow fails at the end.
+    stands in it with its error and does not stop the others; the flow fails at the end.
     """
     quiet_tracebacks()
     logger = get_run_logger()
@@ -43,21 +43,21 @@ def sweep(lists: dict[str, list[Any]], overrides: list[str] | None = None) -> st
         raise FlowError("sweep: expected at least one parameter with values, e.g. --sparsity 0.3,0.5")
     shared = list(overrides or [])
     for name in lists:
-        if any(one.partition("=")[0] == name for one in shared):
+        if any(override.partition("=")[0] == name for override in shared):
             raise FlowError(f"sweep: {name} has values to sweep over and one that all runs share: leave one out")
-    lists = {name: [written(value) for value in values] for name, values in lists.items()}
+    lists = {name: [override_text(value) for value in values] for name, values in lists.items()}
     chosen = combinations(lists)
-    folder = project() / SWEEPS / name_of([*(f"{name}={','.join(map(str, lists[name]))}" for name in lists), *shared])
+    folder = project() / SWEEPS / run_name([*(f"{name}={','.join(map(str, lists[name]))}" for name in lists), *shared])
     entries = list[Entry]()
     for index, values in enumerate(chosen, 1):
-        logger.info("%d of %d: %s", index, len(chosen), told(values))
+        logger.info("%d of %d: %s", index, len(chosen), combination_text(values))
         try:
-            found = pipeline([*shared, *(f"{name}={value}" for name, value in values.items())])
+            result = pipeline([*shared, *(f"{name}={value}" for name, value in values.items())])
         except FlowError as error:
-            logger.error("%s: %s", told(values), error)
+            logger.error("%s: %s", combination_text(values), error)
             entries.append(Entry(values, error=str(error)))
         else:
-            entries.append(Entry(values, found["experiment"], found["metrics"], found["cost"]))
+            entries.append(Entry(values, result["experiment"], result["metrics"], result["cost"]))
         write_leaderboard(folder, tuple(lists), entries)
     failed = [entry for entry in entries if entry.error]
     if failed:
@@ -70,19 +70,19 @@ def combinations(lists: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
 
-def written(value: Any) -> str:
+def override_text(value: Any) -> str:
     """A value as it stands in an override, name=value; strings are that already."""
     if isinstance(value, QuotedString):
         return value.with_quotes()
     if isinstance(value, list):
-        return f"[{','.join(map(written, value))}]"
+        return f"[{','.join(map(override_text, value))}]"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{written(one)}' for key, one in value.items())}}}"
+        return f"{{{','.join(f'{key}:{override_text(each)}' for key, each in value.items())}}}"
     return "null" if value is None else str(value)
 
 
-def told(values: Mapping[str, Any]) -> str:
-    """A combination in words."""
+def combination_text(values: Mapping[str, Any]) -> str:
+    """A combination of values as a log shows it."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
@@ -97,13 +97,13 @@ def lists_of(options: argparse.Namespace) -> dict[str, list[str]]:
     """The lists that the command line asks for, by parameter, as Hydra reads them: [0.1,0.2] is one value."""
     given = [f"{full}={getattr(options, short)}" for short, full in SHORT.items() if getattr(options, short)]
     lists = dict[str, list[str]]()
-    for one in [*given, *options.list]:
+    for text in [*given, *options.list]:
         try:
-            (parsed,) = to_hydra_overrides([one])
+            (parsed,) = to_hydra_overrides([text])
             values = parsed.sweep_iterator() if parsed.is_sweep_override() else [parsed.value()]
-            values = [written(value) for value in values]
+            values = [override_text(value) for value in values]
         except HydraException as error:
-            raise FlowError(f"sweep: expected parameter=value,value, got {one}: {first_line(error)}") from None
+            raise FlowError(f"sweep: expected parameter=value,value, got {text}: {first_line(error)}") from None
         name = parsed.get_key_element()
         if name in lists:
             raise FlowError(f"sweep: {name} is given twice: expected all its values in one list")

@@ -1,4 +1,4 @@
-"""The project's folder, and one run in it at a time."""
+"""The project's folder, and a lock that lets one run at a time work in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL = 0.5
 
 
 def project() -> Path:
-    """The project's folder: the one at hand. Raises FlowError if it is none, or a folder inside one."""
+    """The current folder; raises FlowError unless it is the project's (it holds dvc.yaml and .dvc)."""
     for name in ("dvc.yaml", ".dvc"):
         if not Path(name).exists():
             raise FlowError(f"{name} is not in {Path.cwd()}: run flows from the project's folder")
@@ -25,7 +25,7 @@ def project() -> Path:
 
 @contextmanager
 def locked(folder: Path, tell: Callable[[str], object]) -> Iterator[int]:
-    """The folder, and its worktrees, for one run alone: waits until no other has it. Gives the lock's descriptor."""
+    """Lock the project's folder and its worktrees, waiting for any other run; gives the lock's file descriptor."""
     path = folder / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:

@@ -1,4 +1,4 @@
-"""Runs with other parameters than params.yaml's: a git worktree of the project as it is now."""
+"""A git worktree of the project as it is now, for a run with other parameters than params.yaml's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def overridden(folder: Path, overrides: Sequence[str]) -> Iterator[Path]:
     It shares the DVC cache and the finished blocks, so nothing that is known is computed again, and goes when
     the run ends; so do those that killed runs left. Raises FlowError for a parameter that is not in params.yaml.
     """
-    path = folder / WORKTREES / name_of(overrides)
+    path = folder / WORKTREES / run_name(overrides)
     _remove_all(folder)
     try:
         _git(folder, "worktree", "add", "--detach", "--quiet", str(path), "HEAD")
@@ -48,12 +48,13 @@ def overridden(folder: Path, overrides: Sequence[str]) -> Iterator[Path]:
         _remove_all(folder)
 
 
-def name_of(overrides: Sequence[str]) -> str:
+def run_name(overrides: Sequence[str]) -> str:
     """A name for a run with these overrides: fit for a folder, a git reference, a DVC experiment and a person."""
-    told = "_".join(f"{one.partition('=')[0].rpartition('.')[2]}-{one.partition('=')[2]}" for one in overrides)
-    told = re.sub(r"[^A-Za-z0-9._]+|\.{2,}", "-", told)
+    pairs = (override.partition("=") for override in overrides)
+    name = "_".join(f"{parameter.rpartition('.')[2]}-{value}" for parameter, _, value in pairs)
+    name = re.sub(r"[^A-Za-z0-9._]+|\.{2,}", "-", name)
     digest = hashlib.sha256("\0".join(sorted(overrides)).encode()).hexdigest()[:6]
-    return f"{told[:80].strip('-.')}-{digest}"
+    return f"{name[:80].strip('-.')}-{digest}"
 
 
 def _copy_changes(folder: Path, path: Path) -> None:

@@ -17,7 +17,7 @@ from operator import attrgetter
 import pytest
 from dvc.utils.hydra import apply_overrides
 
-from flows.worktree import name_of
+from flows.worktree import run_name
 from stages import params
 from stages.params.yamlfile import parse_yaml, yaml_text
 from tests.flows.conftest import asked, runs_of
@@ -129,7 +129,7 @@ def it_ran_beside_the_folder(project, output):
     assert sparsity_and_method(project) == (0.5, "admm")
     assert project.sh("git", "status", "--short").splitlines() == ["?? notes/"]
     assert len(project.sh("git", "worktree", "list").splitlines()) == 1
-    assert float(experiments(project)[name_of([SPARSER])]["solve.sparsity"]) == 0.6
+    assert float(experiments(project)[run_name([SPARSER])]["solve.sparsity"]) == 0.6
 
 
 def it_is_known_and_rewrites_params(project, output):
@@ -144,7 +144,7 @@ def wanda_ran_on_the_rewritten_params(project, output):
 
 def it_is_restored(project, output):
     assert outcomes_in(output) == BEFORE_SOLVE | dict.fromkeys(FROM_SOLVE, "Restored")
-    assert name_of([SPARSER, WANDA]) in experiments(project)
+    assert run_name([SPARSER, WANDA]) in experiments(project)
 
 
 def a_leaderboard_of_both(project, output):
@@ -214,7 +214,7 @@ STEPS = [
         "python -m flows.sweep --method admm,wanda --sparsity 0.6",
         a_leaderboard_of_both,
     ),
-    ("dvc exp apply NAME", f"dvc exp apply {name_of([SPARSER, WANDA])}", the_experiment_is_here),
+    ("dvc exp apply NAME", f"dvc exp apply {run_name([SPARSER, WANDA])}", the_experiment_is_here),
     ("dvc remote add -d mine <any DVC remote>", "dvc remote add -d mine ../remote", the_remote_is_default),
     ("dvc push", None, tells("pushed")),
     ("python -m stages.solve", None, every_block_is_restored),
@@ -313,7 +313,7 @@ def test_schedules_are_served_and_a_run_comes_by_itself(project):
             process.terminate()
         for process in started:
             process.wait(120)
-    assert name_of([SPARSER]) in experiments(project)
+    assert run_name([SPARSER]) in experiments(project)
 
 
 def test_prefect_yaml_deploys_and_a_worker_runs_it(project):

@@ -16,7 +16,7 @@ from flows import repro
 from flows.errors import FlowError, NetworkFailed, StageFailed
 from flows.graph import read_graph
 from flows.pipeline import _could_not_reach_the_network
-from flows.worktree import name_of, overridden
+from flows.worktree import overridden, run_name
 from stages.params.yamlfile import read_yaml
 from tests.helpers.waiting import wait_for
 
@@ -80,7 +80,7 @@ def test_overrides_run_beside_the_workspace_with_what_is_not_committed(toy):
     assert ((toy.folder / "params.yaml").read_bytes(), (toy.folder / "dvc.lock").read_bytes()) == before
     assert toy.ran() == ["solve"]
     assert json.loads((toy.folder / "data/solve.json").read_text())["value"] == 0.5
-    assert name_of(["solve.value=0.25"]) in toy.sh("dvc", "exp", "show", "--csv")
+    assert run_name(["solve.value=0.25"]) in toy.sh("dvc", "exp", "show", "--csv")
     told = toy.flow("pipeline", "solve.valeu=0.25", code=1)  # more that are refused: tests/bad_input/flows.py
     assert "Traceback" not in told
     assert any(line.startswith("params.yaml: ") for line in told.splitlines()), told
@@ -177,7 +177,7 @@ def test_two_flows_at_once_queue_and_mix_nothing(toy):
     lock = read_yaml(toy.folder / "dvc.lock")
     assert lock["stages"]["solve"]["params"]["params.yaml"]["solve"]["value"] == 0.5
     toy.sh("git", "stash", "--include-untracked", "--quiet")
-    toy.sh("dvc", "exp", "apply", name_of(["solve.value=0.9", "solve.seconds=0"]))
+    toy.sh("dvc", "exp", "apply", run_name(["solve.value=0.9", "solve.seconds=0"]))
     assert json.loads((toy.folder / "data/solve.json").read_text())["value"] == 0.9
 
 

@@ -10,8 +10,8 @@ import pytest
 from flows.errors import FlowError
 from flows.leaderboard import Entry, write_leaderboard
 from flows.serve import check_schedule
-from flows.sweep import lists_of, written
-from flows.worktree import name_of
+from flows.sweep import lists_of, override_text
+from flows.worktree import run_name
 
 
 def test_a_failed_combination_is_told_and_what_is_shared_runs_once(toy):
@@ -48,7 +48,7 @@ def test_lists_are_read_as_hydra_reads_overrides():
         "b": ["2:4", "4:8"],
         "c": ["'x,y'", "null"],
     }
-    assert [written(value) for value in (None, True, 0.5, {"roles": ["mlp"]})] == [
+    assert [override_text(value) for value in (None, True, 0.5, {"roles": ["mlp"]})] == [
         "null",
         "True",
         "0.5",
@@ -78,7 +78,7 @@ def test_what_is_no_schedule_is_refused_with_what_was_expected(cron, interval):
 
 
 def test_names_of_runs_are_git_references():
-    name = name_of(["fetch.model.path=../my models/x", "solve.rules=[{blocks:[0],sparsity:0}]"])
+    name = run_name(["fetch.model.path=../my models/x", "solve.rules=[{blocks:[0],sparsity:0}]"])
     assert ".." not in name
     assert not set(name) & set(" ~^:?*[\\{}/")
 
