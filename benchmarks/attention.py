@@ -82,7 +82,7 @@ def walk(folder: Path, block: int, windows: int, length: int) -> None:
 
 
 def states_of(folder: Path) -> Path:
-    """Where the hidden states are."""
+    """File of the hidden states."""
     return folder / "attention_states.safetensors"
 
 
@@ -104,7 +104,7 @@ def measured(folder: Path, block: int, work: str) -> str:
 
 @contextmanager
 def opened(model: StreamedModel, block: int, states: Path) -> Iterator[AttentionProblem]:
-    """The q and k of the block as a problem."""
+    """The block's AttentionProblem: q, k and their inputs."""
     pair = query_and_key(model, block)
     dense = torch.cat([model.weights.stored(linear) for linear in pair]).float()
     (one,) = (one for one in collect(model, block, states, CHUNK, torch.float32) if pair[0].name in one.linears)

@@ -1,4 +1,4 @@
-"""What D-gating adds to a training step, in time and memory.
+"""Time and memory that D-gating adds to a training step.
 
     python benchmarks/gating.py [--models paper block] [--texts 4 8 32] [--repeats 15] [--width 768] [--heads 12]
 
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def table(name: str, options: argparse.Namespace) -> str:
-    """Markdown: the plain step in ms, and what the others take more, by texts a step; memory."""
+    """Markdown: ms of the plain step and the extra time of the others, by texts a step; memory."""
     head = " | ".join(f"{texts} texts" for texts in options.texts)
     lines = [f"| {name} | {head} | peak of a step, MB | numbers held |", "|---" * (len(options.texts) + 3) + "|"]
     times = {texts: timed(name, texts, options) for texts in options.texts}

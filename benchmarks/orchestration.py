@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def row(name: str, command: list[str], folder: Path, environment: dict[str, str]) -> str:
-    """The best of some runs, as a row."""
+    """The fastest of some runs, as a row."""
     best = min(timed(command, folder, environment) for _ in range(RUNS))
     return f"| {name} | {best[1]:.2f} | {best[0]:.2f} |"
 

@@ -40,7 +40,7 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Total:
-    """What one method took over the blocks looked at, and the errors it left."""
+    """Seconds and memory of a method over the measured blocks, and the errors it left."""
 
     seconds: float = 0.0
     errors: list[float] = field(default_factory=list)

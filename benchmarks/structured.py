@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def works_of() -> dict[str, Work]:
-    """What is timed, by name."""
+    """The timed functions, by name."""
     scorers = {
         "newton, closed": ("newton", {}),
         "newton, penalty (one factor, 50 steps)": ("newton", {"form": "penalty"}),

@@ -43,14 +43,14 @@ def main() -> None:
 
 
 def value_of(name: str, text: str) -> Any:
-    """What a cell of the table holds; nothing where a method has no penalty."""
+    """Text of a table cell; empty where a method has no penalty."""
     if name == "method" or not text:
         return text
     return int(text) if name in ("inputs", "tokens", "seed") else float(text)
 
 
 def chosen(rows: list[Row], **values: Any) -> list[Row]:
-    """Rows that have these values."""
+    """The rows whose columns have these values."""
     return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
@@ -75,7 +75,7 @@ def summary(rows: list[Row], settings: Row) -> str:
 
 
 def base_table(rows: list[Row], settings: Row) -> str:
-    """Every method, where it has λ at the best one on the calibration inputs."""
+    """Markdown table of every method, at the λ that is best on the calibration inputs where it has one."""
     panels = [panel(rows, settings, "penalty", inputs) for inputs in settings["inputs"]]
     lines = []
     for method in dict.fromkeys(row["method"] for row in panels[0]):
@@ -106,7 +106,7 @@ def panel_table(rows: list[Row], settings: Row, column: str, inputs: int) -> str
 
 
 def mean(rows: list[Row], which: str = "calibration") -> float:
-    """Of one error over seeds."""
+    """Mean of an error over seeds."""
     return sum(row[which] for row in rows) / len(rows)
 
 
@@ -132,7 +132,7 @@ def power(penalty: float) -> str:
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:
-    """Markdown."""
+    """A Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines])
 
 

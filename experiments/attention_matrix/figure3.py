@@ -36,12 +36,12 @@ def main() -> None:
 
 
 def chosen(rows: list[Row], **values: Any) -> list[Row]:
-    """Rows that have these values."""
+    """The rows whose columns have these values."""
     return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
 def mean(rows: list[Row], which: str) -> float:
-    """Of a column."""
+    """Mean of a column."""
     return sum(row[which] for row in rows) / len(rows)
 
 
@@ -79,12 +79,12 @@ def both(rows: list[Row]) -> str:
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:
-    """Markdown."""
+    """A Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines])
 
 
 def draw(rows: list[Row], settings: Row) -> None:
-    """The last block against length and sparsity, and all blocks looked at; held out and calibration."""
+    """Draw errors of the last block against length and sparsity, and of all measured blocks; both texts."""
     figure = Figure(figsize=(12, 4.6), layout="constrained")
     axes = figure.subplots(1, 3, sharey=True)
     last, base = max(row["block"] for row in rows), chosen(rows, length=settings["length"])

@@ -37,7 +37,7 @@ class FusedProblem:
             )
 
     def heads(self, weight: Tensor) -> Heads:
-        """What the attention matrices are made of with this (d, d) weight: queries X W, keys X.
+        """Queries X W and keys X of the attention matrices with this (d, d) weight.
 
         Inputs stand where heads do, so that few pieces serve all of them: at least a row of each is in memory.
         """

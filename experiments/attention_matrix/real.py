@@ -38,7 +38,7 @@ Settings = dict[str, Any]
 
 
 def main() -> None:
-    """Measure every method on every block, sparsity and length asked for."""
+    """Measure every method on the chosen blocks, sparsities and lengths."""
     settings: Settings = read_yaml(Path("params.yaml"))["real"]
     torch.set_num_threads(settings["threads"])
     RESULTS.mkdir(exist_ok=True)
@@ -62,7 +62,7 @@ def main() -> None:
 def walked(
     model: StreamedModel, settings: Settings, length: int, wanted: list[int]
 ) -> Iterator[tuple[int, list[Path]]]:
-    """Files of the dense hidden states that enter each block wanted, of the calibration and of the evaluation text."""
+    """Files of the dense hidden states entering each chosen block, of the calibration and of the evaluation text."""
     folder, texts = RESULTS / "workspace", read_manifest(DATA / "texts")
     folder.mkdir(exist_ok=True)
     names = ("calibration", "evaluation")

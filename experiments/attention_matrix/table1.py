@@ -55,7 +55,7 @@ def run_of(settings: dict[str, Any], attention: str, mlp: str) -> str:
 
 
 def rule(roles: list[str], method: list[Any] | None) -> dict[str, Any]:
-    """One rule; without a method the linears stay dense."""
+    """A rule of solve.rules for some roles; without a method the linears stay dense."""
     if method is None:
         return {"roles": roles, "sparsity": 0}
     return {"roles": roles, "method": method[0], "settings": method[1]}

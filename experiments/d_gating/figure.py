@@ -43,7 +43,7 @@ def read(row: dict[str, str]) -> Row:
 
 
 def chosen(rows: list[Row], **values: Any) -> list[Row]:
-    """Rows that have these values."""
+    """The rows whose columns have these values."""
     return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
@@ -67,7 +67,7 @@ def spread(rows: list[Row], value: Callable[[Row], float], form: str) -> str:
 
 
 def summary(rows: list[Row]) -> str:
-    """Markdown: where every method ends at every λ; then what the claims of Figure 1 come to."""
+    """Markdown: accuracy and heads of every method at every λ after the last epoch; then the claims of Figure 1."""
     head = "| λ | method | seeds | epochs | test accuracy | loss | heads left | smallest / largest norm | CPU s a run |"
     lines = [head, "|" + "---|" * 9]
     last = ends(rows)

