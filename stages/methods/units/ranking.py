@@ -45,7 +45,7 @@ def keep_to_budget(places: Sequence[RankedUnits], removed: int) -> list[Tensor]:
     is left: the budget is missed by less than the smallest unit while one of those is left to go. Every place keeps at
     least one unit (one multiple).
 
-    Raises ParameterError where what may go is not enough.
+    places: the heads or the channels of one block each. Raises ParameterError where what may go is not enough.
     """
     counts = [_settled(place) for place in places]
     short = removed - sum(_gone(place, kept) for place, kept in zip(places, counts, strict=True))
@@ -66,6 +66,7 @@ def keep_to_budget(places: Sequence[RankedUnits], removed: int) -> list[Tensor]:
         if piece.place in stopped:
             continue
         if piece.parameters > max(short, smallest):
+            # A place's units go in the order of their scores: where the next is too large, none after it may go.
             stopped.add(piece.place)
             passed.append(piece)
             continue
