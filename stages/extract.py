@@ -13,12 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from stages.artifacts.activations import stored_size
-from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.calibration import rank_warning
 from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of, read_manifest, write_manifest
-from stages.artifacts.places import ACTIVATIONS, TEXTS, block_file
-from stages.artifacts.store import BlockStore, key_of
+from stages.artifacts.places import ACTIVATIONS, TEXTS
+from stages.artifacts.store import BlockStore, key_of, link_blocks
 from stages.artifacts.tokens import read_tokens, sample_windows
 from stages.models.loading.compute import compute_facts, dtype_of
 from stages.params.positions import check_positions
@@ -69,8 +68,7 @@ def main(run: StageRun) -> None:
         write = partial(write_entering, model, index, paths[-1] if paths else None, windows, chunk, file_format, dtype)
         paths.append(run.run_block(Block("extract", index, keys[index], suffix), write))
     with run.output(ACTIVATIONS) as folder:
-        for index, path in enumerate(paths):
-            link_or_copy(path, folder / block_file(index, suffix))
+        link_blocks(paths, folder, suffix)
         write_manifest(folder, {"model": identity, "texts": identity_of(TEXTS), "calibration": calibration})
     for key in keys:
         store.drop(key, suffix)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sys
 
-from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.linears import LINEARS
 from stages.artifacts.manifest import write_manifest
-from stages.artifacts.places import SOLUTION, block_file
-from stages.artifacts.store import trim
+from stages.artifacts.places import SOLUTION
+from stages.artifacts.store import link_blocks, trim
 from stages.methods import registry
 from stages.runtime.stage import StageRun, parser_of, run_stage
 from stages.solving.families import solve_model
@@ -24,8 +23,7 @@ def main(run: StageRun) -> None:
     """Write one file a block, the table of linears and the manifest."""
     solved = solve_model(run)
     with run.output(SOLUTION) as folder:
-        for index, path in enumerate(solved.paths):
-            link_or_copy(path, folder / block_file(index))
+        link_blocks(solved.paths, folder)
         LINEARS.write(folder, solved.rows)
         write_manifest(folder, solved.facts)
     solved.forget()

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from stages.artifacts.activations import activations_suffix
-from stages.artifacts.atomic import link_or_copy
 from stages.artifacts.code import code_of
 from stages.artifacts.manifest import identity_of, read_manifest, verified, write_manifest
 from stages.artifacts.places import ACTIVATIONS, STATISTICS, block_file
-from stages.artifacts.store import key_of
+from stages.artifacts.store import key_of, link_blocks
 from stages.models.loading.compute import DTYPES, compute_facts
 from stages.params import Compute, Statistics
 from stages.runtime.blocks.contract import Block
@@ -49,8 +48,7 @@ def main(run: StageRun) -> None:
     with progress(total=model.blocks, desc="statistics", unit="block") as bar:
         paths = run.run_blocks(work, bar.update)
     with run.output(STATISTICS) as folder:
-        for index, path in enumerate(paths):
-            link_or_copy(path, folder / block_file(index))
+        link_blocks(paths, folder)
         made_from = {"model": identity, "activations": identity_of(ACTIVATIONS), "calibration": states["calibration"]}
         write_manifest(folder, made_from)
 

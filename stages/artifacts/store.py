@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.artifacts.atomic import replacing_file
+from stages.artifacts.atomic import link_or_copy, replacing_file
 from stages.artifacts.manifest import sha256_of
+from stages.artifacts.places import block_file
 
 FOLDER = Path(".cache/blocks")
 SUFFIXES = ".safetensors", ".parquet"
@@ -69,6 +70,12 @@ class BlockStore:
 
     def _path(self, key: str, suffix: str) -> Path:
         return self._folder / f"{key}{suffix}"
+
+
+def link_blocks(paths: Sequence[Path], folder: Path, suffix: str = ".safetensors") -> None:
+    """Put the blocks' files into an output folder as block_000, block_001, ...: as hard links where there are such."""
+    for index, path in enumerate(paths):
+        link_or_copy(path, folder / block_file(index, suffix))
 
 
 def trim(limit_bytes: float, folder: Path = FOLDER) -> int:

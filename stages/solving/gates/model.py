@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from stages.artifacts.manifest import read_manifest
+from stages.artifacts.manifest import read_manifest, trusts_code
 from stages.artifacts.places import MODEL
 from stages.errors import ArchitectureError
 from stages.gating.gates import Gates
@@ -106,7 +106,7 @@ def next_token_loss(net: nn.Module, tokens: Tensor) -> Tensor:
 
 def _load_whole(model: StreamedModel, dtype: torch.dtype) -> nn.Module:
     """All of data/model in memory, on the streamed model's device."""
-    trust = bool(read_manifest(MODEL).get("source", {}).get("trust_remote_code", False))
+    trust = trusts_code(read_manifest(MODEL))
     return load_model(MODEL, str(dtype).removeprefix("torch."), str(model.device), trust)
 
 
