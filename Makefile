@@ -10,7 +10,7 @@ export DO_NOT_TRACK = 1
 export PREFECT_SERVER_ANALYTICS_ENABLED = false
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo install test mutants check format docs clean-store
+.PHONY: demo install test test-quick coverage mutants check format docs clean-store
 
 demo: install ## fetch a small real model and text, run the whole pipeline, show the result
 	PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro
@@ -26,8 +26,18 @@ install: .venv/installed ## make .venv with the pinned packages
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
+PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+QUICK = tests/smoke $(addprefix tests/unit/,artifacts gating linalg methods params walk)
+
 test: install ## all tests, the real pipeline among them, in JOBS processes
-	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test-quick: install ## the laws that methods, mathematics and files obey, and one tiny run of every stage
+	$(PYTEST) $(QUICK)
+
+coverage: install ## how much of stages/ the unit tests run, by module (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/coverage run --branch --source=stages -m pytest -q tests/unit
+	$(BIN)/coverage report --skip-covered --sort=cover
 
 mutants: install ## faults that the unit tests do not notice: docs/mutation.md (an hour or two)
 	$(BIN)/python -m tests.mutation map
