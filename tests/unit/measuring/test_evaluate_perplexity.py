@@ -141,3 +141,9 @@ def test_protocols_that_differ_read_differently(text, protocol):
     known = perplexity_in_words(Perplexity(window=16, stride=16), plain, measured, "torch.float32")
     changed = Perplexity(**{"window": 16, "stride": 16, **protocol})
     assert perplexity_in_words(changed, plain | text, measured, "torch.float32") != known
+
+
+def test_what_joins_the_texts_is_told_as_it_is_written():
+    text = {"name": "a text", "join": "—", "sha256": "0" * 64}
+    told = perplexity_in_words(Perplexity(), text, {"tokens": 15, "windows": 1}, "torch.float32")
+    assert 'joined by "—"' in told

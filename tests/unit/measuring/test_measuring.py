@@ -139,3 +139,17 @@ def test_ratios_are_taken_within_a_round():
     ]  # fmt: skip
     assert speeds(rows, "dense")["prefill"] == {"median": 4.0, "lowest": 2.0, "highest": 4.0}
     assert speed_ratios(rows, "pruned", "dense")["decode"] == {"median": 2.0, "lowest": 2.0, "highest": 2.0}
+
+
+def test_ratios_are_no_whole_numbers():
+    rows = [
+        {"round": 0, "model": model, "phase": phase, "tokens": 8, "seconds": seconds}
+        for model, seconds in (("dense", 3.0), ("pruned", 2.0)) for phase in ("prefill", "decode")
+    ]  # fmt: skip
+    assert speed_ratios(rows, "pruned", "dense")["prefill"]["median"] == pytest.approx(1.5)
+    assert speed_ratios(rows, "dense", "pruned")["decode"]["median"] == pytest.approx(2 / 3)
+
+
+def test_decoding_is_told_with_every_new_token_but_the_first():
+    rows = time_in_turns({"dense": tiny_model("llama")}, prompts(), 5, warmup=0, repeats=1, tick=lambda: None)
+    assert {row["tokens"] for row in rows if row["phase"] == "decode"} == {len(prompts()) * 4}
