@@ -52,6 +52,7 @@ NOT_RUN = {
     "make install": "`.ci/run` begins with it",
     "make check": "`.ci/run` runs it",
     "make docs": "`.ci/run` runs it",
+    "make coverage": "a measurement of the unit tests, minutes",
     "make format": "it rewrites the sources; `make check` tells what it would change",
     "make test-quick": "a part of what runs this",
     "pre-commit install": "it writes into .git; its hooks are compared with `make check`, which `.ci/run` runs",
