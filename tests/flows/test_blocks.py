@@ -154,7 +154,7 @@ def test_a_block_that_fails_is_one_line_where_prefect_runs_it(place):
         path.write_bytes(good)
         write_manifest(path.parent, {name: value for name, value in manifest.items() if name != "files"})
     assert process.returncode == 2
-    assert lines[-1].startswith("solve: error: block 1: KeyError: 'groups' (stages/runtime/workspace.py, line ")
+    assert lines[-1].startswith("solve: error: block 1: KeyError: 'groups' (stages/walk/statistics.py, line ")
     assert not any("Traceback" in line for line in lines)
 
 
