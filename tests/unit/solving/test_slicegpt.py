@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -175,22 +176,26 @@ def test_it_cannot_be_a_rule(workspace):
     assert "slicegpt slices the whole model" in w.fail("solve")[1]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
-def test_it_loads_without_this_package_by_its_own_code(architecture, workspace, tmp_path):
-    folder = sliced(workspace, architecture, 0.2)
-    expected = logits(load_model(folder))
+def test_it_loads_without_this_package_by_its_own_code(workspace, tmp_path):
     script = (
         "import sys, torch; sys.modules['stages'] = None\n"
         "from transformers import AutoModelForCausalLM\n"
-        "model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True).eval()\n"
-        "tokens = torch.load(sys.argv[2])\n"
-        "with torch.no_grad(): torch.save(model(tokens, use_cache=False).logits, sys.argv[3])\n"
+        "tokens = torch.load(sys.argv[1])\n"
+        "for folder in sys.argv[2:]:\n"
+        "    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()\n"
+        "    with torch.no_grad(): torch.save(model(tokens, use_cache=False).logits, folder + '.pt')\n"
     )
-    asked, answer = tmp_path / "asked.pt", tmp_path / "answer.pt"
-    torch.save(TOKENS, asked)
+    tokens, expected = tmp_path / "tokens.pt", {}
+    torch.save(TOKENS, tokens)
+    for architecture in ("llama", "qwen3"):
+        folder = tmp_path / architecture
+        shutil.copytree(sliced(workspace, architecture, 0.2), folder)
+        expected[folder] = logits(load_model(folder))
+        shutil.rmtree(tmp_path / "data")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     subprocess.run(
-        [sys.executable, "-c", script, str(folder), str(asked), str(answer)],
+        [sys.executable, "-c", script, str(tokens), *map(str, expected)],
         check=True, cwd=tmp_path, env={**environment, "HF_MODULES_CACHE": str(tmp_path / "modules")},
     )  # fmt: skip
-    assert torch.equal(torch.load(answer), expected)
+    for folder, answer in expected.items():
+        assert torch.equal(torch.load(f"{folder}.pt"), answer)
