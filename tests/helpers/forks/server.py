@@ -110,8 +110,8 @@ class Server:
                 elif key.fd == self._woken:
                     os.read(self._woken, 4096)
                     self._tell_ended()
-                elif isinstance(key.fileobj, socket.socket) and (asked := self._hear(key.fileobj)):
-                    return asked
+                elif isinstance(key.fileobj, socket.socket) and (accepted := self._hear(key.fileobj)):
+                    return accepted
 
     def _hear(self, client: socket.socket) -> tuple[Request, list[int]] | None:
         """Take a client's request, a signal for its command or its end; gives the request in the fork for it."""
@@ -251,10 +251,10 @@ def main() -> None:
     gc.freeze()  # else the first collection in a fork copies all of the memory
     server = Server(address)
     print("ready", flush=True)
-    asked = server.serve()
-    if asked is not None:
-        become(*asked, libraries)
-        os._exit(run(asked[0]["module"]))
+    accepted = server.serve()
+    if accepted is not None:
+        become(*accepted, libraries)
+        os._exit(run(accepted[0]["module"]))
 
 
 if __name__ == "__main__":
