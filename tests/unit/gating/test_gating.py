@@ -373,3 +373,12 @@ def test_embeddings_and_multi_head_attention_are_gated_like_linears():
     assert not model.attention.in_proj_weight.view(3, 3, 4, 12)[:, 1].any()
     assert not model.attention.out_proj.weight.view(12, 3, 4)[:, 1].any()
     assert not model.embedding.weight[x[0, 0]].any()
+
+
+def test_a_dimension_of_one_is_one_group_and_one_of_none_is_refused():
+    gating = gate(nn.Linear(3, 1), [Groups(1, (EvenSlices("weight"),))])
+    assert [keep.tolist() for keep in gating.collapse()] == [[True]]
+    empty = nn.Module()
+    empty.weight = nn.Parameter(torch.zeros(0, 3))
+    with pytest.raises(GatingError, match="dimension 0 of length 0 cannot be cut"):
+        gate(empty, [Groups(1, (EvenSlices("weight"),))])

@@ -6,10 +6,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from stages.artifacts.tensorfile import read_tensors
 from stages.errors import NotFiniteError
 from stages.models.streaming.streamed import StreamedModel
 from stages.walk.forward import advance, write_embeddings
-from stages.walk.statistics import collect
+from stages.walk.statistics import InputStatistics, collect, read_statistics, write_statistics
 from tests.helpers.tiny import VOCABULARY, save_tiny
 
 CPU = torch.device("cpu")
@@ -63,3 +64,11 @@ def test_hidden_states_that_are_not_finite_name_the_block(tmp_path):
     broken = {"model.layers.0.mlp.down_proj.weight": torch.full((32, 48), float("inf"))}
     with pytest.raises(NotFiniteError, match="block 0 gives hidden states that are not finite"):
         advance(model, 0, states, tmp_path / "out.safetensors", 2, "safetensors", model.dtype, broken)
+
+
+def test_a_file_of_statistics_names_every_input_by_its_first_linear(tmp_path):
+    entry = InputStatistics(("q", "k", "v"), torch.eye(3), torch.zeros(3), 7)
+    write_statistics(tmp_path / "block.safetensors", [entry])
+    assert set(read_tensors(tmp_path / "block.safetensors")) == {"q.gram", "q.mean"}
+    (again,) = read_statistics(tmp_path / "block.safetensors", CPU)
+    assert (again.linears, again.tokens) == (entry.linears, entry.tokens)
