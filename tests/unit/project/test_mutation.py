@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers.committed import ROOT
 from tests.mutation.mutants import Mutant, again, meaning, mutant, sample, sites_of
+from tests.mutation.results import read, table
 
 CODE = '''"""Sums."""
 
@@ -104,3 +105,10 @@ print(json.dumps(told))
         "wrong": "test_sums.py::test_total", "nowhere": "", "unimportable": "import", "hangs": "time",
     }  # fmt: skip
     assert (tree / "stages" / "linalg" / "sums.py").read_text() == CODE
+
+
+def test_the_docs_tell_the_last_run():
+    results = read()
+    assert len(results["mutants"]) >= 300
+    assert all(row["killed_by"] is not None for row in results["mutants"])
+    assert table(results) in (ROOT / "docs" / "mutation.md").read_text(encoding="utf-8")
