@@ -2,7 +2,8 @@
 SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
-JOBS ?= 2
+# One more than two cores, because some tests wait for servers and workers.
+JOBS ?= 3
 # Threads of torch in each of JOBS test processes: together no more than there are cores, or they wait for each other.
 THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, (os.cpu_count() or 1) // $(JOBS)))')
 export DVC_NO_ANALYTICS = 1

@@ -12,25 +12,27 @@ from tests.helpers.forks.start import forked
 
 REDUCED: dict[str, Any] = {
     "compute": {"chunk": 4},
-    "calibration": {"sequences": 6, "length": 128},
-    "methods": {"admm": {"iterations": 3, "selections": 2, "penalties": 2, "refine_steps": 2}},
+    "calibration": {"sequences": 4, "length": 128},
+    "methods": {"admm": {"iterations": 2, "selections": 1, "penalties": 1, "refine_steps": 1}},
     "evaluate": {
         "attention": {"sequences": 2, "length": 64},
-        "perplexity": {"window": 128, "stride": 128, "windows": 4},
+        "perplexity": {"window": 128, "stride": 128, "windows": 2},
         "speed": {"prompt": 16, "generate": 4, "repeats": 1, "warmup": 0},
-        "tasks": {"limit": 3, "max_length": 128},
+        "tasks": {"limit": 2, "max_length": 128},
     },
 }
 
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory, forks) -> Project:
-    """The project after its first `dvc repro`, all of it processes of their own; later commands run in forks.
+    """The project after its first `dvc repro`. Its commands run in forks of processes that have the libraries imported.
 
-    Wheels that the checkout has are not downloaded again.
+    All stages are processes of their own in the first flow of tests/flows/test_documented.py. Wheels that the checkout
+    has are not downloaded again.
     """
     folder = tmp_path_factory.mktemp("project")
     made = copied(folder)
+    made.environment = forked(forks, made.environment)
     wheels = folder / ".cache/wheels"
     wheels.mkdir(parents=True)
     for wheel in (ROOT / ".cache/wheels").glob("*.whl"):
@@ -43,5 +45,4 @@ def project(tmp_path_factory, forks) -> Project:
         if not (ROOT / ".cache/wheels" / wheel.name).exists():
             shutil.copy2(wheel, ROOT / ".cache/wheels")
     made.commit("results")
-    made.environment = forked(forks, made.environment)
     return made

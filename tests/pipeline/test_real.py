@@ -133,7 +133,7 @@ def test_an_experiment_without_whole_heads_reruns_what_is_concerned_and_the_old_
     before = bytes_of(project, "pruned")
     changes = (
         "solve.method=newton", "solve.sparsity=0.2", "solve.inputs=dense", "solve.target=dense",
-        "calibration.sequences=4",
+        "calibration.sequences=3",
     )  # fmt: skip
     ran = project.repro(*(word for change in changes for word in ("-S", change)), command="exp run")
     assert set(ran) == {"extract", "statistics", *FROM_SOLVE}  # not fetch, not evaluate_dense

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ class Wanda:
     Departs from the paper: the norm is a mean over tokens, which orders the weights alike, and its
     power is a setting.
 
-    activation_power: p, at least 0; 1 is the paper's, 0 is magnitude within rows.
+    activation_power: p, finite and at least 0; 1 is the paper's, 0 is magnitude within rows.
     """
 
     activation_power: float = 1.0
@@ -26,8 +27,10 @@ class Wanda:
     scopes: ClassVar[tuple[str, ...]] = ("row", "linear")
 
     def __post_init__(self) -> None:
-        if not self.activation_power >= 0:
-            raise ParameterError(f"activation_power: expected at least 0, got {self.activation_power}")
+        if not 0 <= self.activation_power < math.inf:
+            raise ParameterError(
+                f"activation_power: expected a finite number of at least 0, got {self.activation_power}"
+            )
 
     def __call__(self, problem: LinearProblem, budget: Budget) -> LinearSolution:
         """The mask of the largest scores of each row or linear, and these weights as they were."""

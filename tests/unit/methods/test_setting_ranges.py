@@ -70,9 +70,10 @@ def test_an_excluded_upper_end_is_refused_and_what_lies_below_it_is_taken(settin
     load(setting, beyond(LESS_THAN[setting], -math.inf))
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("setting", [*LEAST, *MORE_THAN])
-def test_no_number_is_refused_where_a_number_is_wanted(setting):
-    refused(setting, math.nan)
+def test_what_is_no_finite_number_is_refused(setting, value):
+    refused(setting, value)
 
 
 def test_the_range_of_every_numeric_setting_is_told_here():

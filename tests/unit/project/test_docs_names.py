@@ -37,8 +37,12 @@ DVC_SETTINGS = {"cache.type"}
 
 
 def named(page: Path) -> Iterator[str]:
-    """Inline code of a page, with `*` for placeholders and without the arguments of calls."""
-    for code in CODE.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+    """Inline code of a page, with `*` for placeholders and without the arguments of calls.
+
+    The table of mutants shows lines of the commit that was mutated: it is left out.
+    """
+    text = page.read_text(encoding="utf-8").partition("| survivor |")[0]
+    for code in CODE.findall(FENCE.sub("", text)):
         yield re.sub(r"\(.*\)$", "", PLACEHOLDER.sub("*", code))
 
 

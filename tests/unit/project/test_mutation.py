@@ -112,3 +112,10 @@ def test_the_docs_tell_the_last_run():
     assert len(results["mutants"]) >= 300
     assert all(row["killed_by"] is not None for row in results["mutants"])
     assert table(results) in (ROOT / "docs" / "mutation.md").read_text(encoding="utf-8")
+
+
+def test_nine_in_ten_are_killed_and_every_survivor_is_judged():
+    mutants = read()["mutants"]
+    left = [row for row in mutants if not row["killed_by"]]
+    assert 10 * len(left) <= len(mutants)
+    assert [row["after"] for row in left if not row.get("verdict")] == []

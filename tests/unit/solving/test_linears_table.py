@@ -77,6 +77,26 @@ def test_errors_are_those_on_the_pruned_models_own_inputs(method, workspace):
         assert row["relative_error"] == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("solve", "answers"),
+    [
+        ({"inputs": "dense"}, {False, True}),
+        ({"inputs": "dense", "units": {"compensation": "none"}}, {False}),
+        ({"target": "corrected", "units": {"corrected": "all"}}, {False, True}),
+    ],
+    ids=["compensated", "masked", "corrected"],
+)
+def test_a_row_says_whether_kept_weights_of_the_linear_changed(solve, answers, workspace):
+    place = workspace("llama", solve={"method": "newton", "sparsity": 0.4, **solve})
+    place.run("extract", "statistics", "solve")
+    changed = set[bool]()
+    for index, row, keep, weight, dense, _ in solved():
+        if index:  # what enters the first block is the dense model's, whatever is to be corrected
+            changed.add(not torch.equal(weight[keep], dense[keep]))
+            assert row["refits"] == (not torch.equal(weight[keep], dense[keep])), row["linear"]
+    assert changed == answers
+
+
 def test_a_row_computes_its_sparsity():
     assert linear_row("a", 0, "mlp.up", weights=8, kept=6, **FACTS)["sparsity"] == 0.25
     assert linear_row("a", 0, "shortcut", weights=0, kept=9, **FACTS)["sparsity"] == 0.0

@@ -186,3 +186,11 @@ def test_a_rule_may_refit_by_itself(workspace):
         in_mlp = row["role"].startswith("mlp")
         assert (row["refit"], row["refits"]) == (("cg", True) if in_mlp else ("none", False))
         assert row["correction"] is None or in_mlp
+
+
+def test_a_group_size_that_does_not_divide_the_inputs_is_refused_whatever_it_keeps(workspace):
+    w = workspace(solve={"method": "wanda", "pattern": "2:5", "sparsity": None})  # 2 divides 32, 5 does not
+    w.run("extract", "statistics")
+    code, error = w.fail("solve")
+    assert code == 2
+    assert "2:5 does not divide the 32 inputs of model.layers.0." in error
