@@ -20,7 +20,7 @@ from tests.helpers.forks.start import forked as with_forks
 from tests.helpers.tiny import VOCABULARY, save_tokens, write_params
 from tests.helpers.waiting import wait_for
 
-BLOCKS = 10
+BLOCKS = 8
 DASK = {"runner": "dask", "count": 2}
 
 
