@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM
-
 from stages.models.classes import modeling_hetero
 from stages.models.classes.modeling_hetero import (
     HeteroLlamaConfig,
@@ -22,6 +20,7 @@ from stages.models.classes.modeling_hetero import (
     HeteroQwen3Config,
     HeteroQwen3ForCausalLM,
 )
+from stages.models.classes.registration import class_values, register
 
 CODE = Path(modeling_hetero.__file__)
 """Modeling file that is copied into a checkpoint."""
@@ -45,15 +44,8 @@ def hetero_values(
 
     dense: the dense model's values; biases: the linears (o_proj, down_proj) that need a bias the dense model lacks.
     """
-    config, model = CLASSES[dense["model_type"]]
     return {
-        **dense,
-        "model_type": config.model_type,
-        "architectures": [model.__name__],
-        "auto_map": {
-            "AutoConfig": f"{CODE.stem}.{config.__name__}",
-            "AutoModelForCausalLM": f"{CODE.stem}.{model.__name__}",
-        },
+        **class_values(dense, CLASSES, CODE),
         "head_dim": head_width,
         "block_key_value_heads": list(key_value_heads),
         "block_channels": list(channels),
@@ -61,8 +53,4 @@ def hetero_values(
     }
 
 
-for _config, _model in CLASSES.values():
-    AutoConfig.register(_config.model_type, _config)
-    AutoModelForCausalLM.register(_config, _model)
-    _config.register_for_auto_class()
-    _model.register_for_auto_class("AutoModelForCausalLM")
+register(CLASSES)

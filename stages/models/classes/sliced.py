@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM
-
 from stages.models.classes import modeling_sliced as sliced
+from stages.models.classes.registration import class_values, register
 
 CODE = Path(sliced.__file__)
 """Modeling file that is copied into a checkpoint."""
@@ -33,15 +32,8 @@ def sliced_values(
     dense: the dense model's values; final: None for the dense model's width.
     tied: whether the embeddings are still the head's weight.
     """
-    config, model = CLASSES[dense["model_type"]]
     return {
-        **dense,
-        "model_type": config.model_type,
-        "architectures": [model.__name__],
-        "auto_map": {
-            "AutoConfig": f"{CODE.stem}.{config.__name__}",
-            "AutoModelForCausalLM": f"{CODE.stem}.{model.__name__}",
-        },
+        **class_values(dense, CLASSES, CODE),
         "head_dim": head_width,
         "sliced_width": width,
         "final_width": final,
@@ -49,8 +41,4 @@ def sliced_values(
     }
 
 
-for _config, _model in CLASSES.values():
-    AutoConfig.register(_config.model_type, _config)
-    AutoModelForCausalLM.register(_config, _model)
-    _config.register_for_auto_class()
-    _model.register_for_auto_class("AutoModelForCausalLM")
+register(CLASSES)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
 from stages.errors import ParameterError
-from stages.methods.units.contract import UnitMethod
 from stages.models.streaming.streamed import StreamedModel
-from stages.models.streaming.units import KeptUnits, units_of
+from stages.models.streaming.units import units_of
 from stages.params.pruning import Solve
 from stages.runtime.cost import BlockCost
 from stages.runtime.stage import StageRun
@@ -29,16 +28,13 @@ from stages.solving.units.solver import UnitSolver
 
 @dataclass(frozen=True)
 class GatePlan:
-    """Removes heads and channels; what stays has trained weights, scaled by its units' gates. See BlockPlan.
+    """Removes heads and channels; what stays has trained weights, scaled by their units' gates. See BlockPlan.
 
-    index: of the block; the other fields as UnitPlan's.
+    index: of the block; units: which of its units stay.
     """
 
     index: int
-    method: str
-    scorer: UnitMethod
-    own: Mapping[str, Any]
-    kept: KeptUnits
+    units: UnitPlan
     trained: TrainedGates
     corrects: bool = False
     needs_attention: bool = False
@@ -46,24 +42,20 @@ class GatePlan:
 
     def facts(self) -> dict[str, Any]:
         """See BlockPlan."""
-        return {**self._units.facts(), "trained": [self.trained.key, self.trained.power]}
+        return {**self.units.facts(), "trained": [self.trained.key, self.trained.power]}
 
     def settings(self) -> dict[str, Any]:
         """See BlockPlan."""
-        return self._units.settings()
+        return self.units.settings()
 
     def code(self) -> set[str]:
         """See BlockPlan."""
-        return {__name__, *self._units.code()}
+        return {__name__, *self.units.code()}
 
     def solver(self, model: StreamedModel, settings: Solve, cost: BlockCost, inputs: BlockInputs | None) -> UnitSolver:
         """See BlockPlan."""
         weight = partial(self.trained.weight, kinds=units_of(model, self.index), model=model)
-        return UnitSolver(model, self.method, self.scorer, self.kept, settings, cost, weight)
-
-    @property
-    def _units(self) -> UnitPlan:
-        return UnitPlan(self.method, self.scorer, self.own, self.kept, self.corrects)
+        return replace(self.units.solver(model, settings, cost, inputs), trained_weight=weight)
 
 
 def gate_plans(run: StageRun, model: StreamedModel, identity: str) -> tuple[Sequence[BlockPlan], dict[str, Any]]:
@@ -86,8 +78,9 @@ def gate_plans(run: StageRun, model: StreamedModel, identity: str) -> tuple[Sequ
         )
     gates = train(run, model, identity, units, free)
     kept = choose_units(run.params, units, [gates.sizes(part) for part in units], model.blocks)
+    plans = plans_keeping(run, kept)
     if not (gates.weights or compensation_of(settings, method) == "none"):
-        return plans_keeping(run, kept), gates.facts
-    gates, own = choose_scale_power(run, model, gates, kept), run.params.methods.get(settings.method, {})
-    plans = [GatePlan(index, settings.method, method, own, of_block, gates) for index, of_block in enumerate(kept)]
-    return plans, gates.facts
+        return plans, gates.facts
+    gates = choose_scale_power(run, model, gates, kept)
+    # Trained weights answer to the loss, not to the dense outputs that a corrected target aims at.
+    return [GatePlan(index, replace(plan, corrects=False), gates) for index, plan in enumerate(plans)], gates.facts
