@@ -16,6 +16,7 @@ from stages.artifacts.packing import pack
 from stages.artifacts.tensorfile import TensorFile, TensorWriter, write_tensors
 from stages.assembly.layout import Layout, LayoutPlanner
 from stages.errors import ParameterError
+from stages.models.classes.registration import copy_code
 from stages.models.loading.checkpoint import INDEX, Checkpoint
 from stages.models.streaming.units import units_of
 from stages.walk.pruned import Pruned
@@ -72,8 +73,8 @@ def write_checkpoint(source: Path, target: Path, pruned: Pruned, layout: Layout,
         _write(target / "config.json", layout.values)
         if (source / INDEX).is_file():
             _write(target / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(holders.items()))})
-    if layout.code is not None:
-        shutil.copyfile(layout.code, target / layout.code.name)
+    if layout.made_for is not None:
+        copy_code(layout.made_for, target)
 
 
 def _contents(path: Path, layout: Layout) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:

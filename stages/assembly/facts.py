@@ -50,7 +50,7 @@ def layout_facts(pruned: Pruned, layout: Layout) -> dict[str, Any]:
         return {"name": layout.name}
     model, blocks = pruned.model, list[dict[str, Any]]()
     loads = ["AutoModelForCausalLM.from_pretrained(folder)"]
-    if layout.code is not None:
+    if layout.made_for is not None:
         loads = [f"import secateur; {loads[0]}", f"{loads[0][:-1]}, trust_remote_code=True)"]
     for kinds in _kept(pruned):
         counts = dict[str, Any]()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from stages.artifacts.tensorfile import TensorFile
 from stages.errors import ArchitectureError, ParameterError
-from stages.models.classes.hetero import CLASSES, CODE, hetero_values
+from stages.models.classes.hetero import CLASSES, hetero_values
 from stages.models.export.cutting import AxisCut, cuts_of
 from stages.models.export.native import Widths, fit, native_values
 from stages.models.streaming.streamed import StreamedModel
@@ -38,7 +37,7 @@ class Layout:
     cuts:       by stored tensor, the rows or columns kept.
     padding:    by stored bias, its entries (size,) bool, after the cut, that belong to removed units: they become 0.
     added:      biases that the class has and the dense model lacks: shapes, by stored name.
-    code:       a file that goes beside config.json.
+    made_for:   a class of this package that loads it, whose modeling files go beside config.json; None: transformers'.
     parameters: of the model.
     """
 
@@ -47,7 +46,7 @@ class Layout:
     cuts: Mapping[str, AxisCut] = field(default_factory=dict)
     padding: Mapping[str, Tensor] = field(default_factory=dict)
     added: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    code: Path | None = None
+    made_for: type | None = None
     parameters: int | None = None
 
 
@@ -104,7 +103,7 @@ class LayoutPlanner:
         biases = {PROJECTIONS[role] for role in self._roles}
         heads, channels = ([getattr(widths, name) for widths in each] for name in ("key_value_heads", "channels"))
         values = hetero_values(self._values, heads, channels, each[0].head_width, biases)
-        return self._fitted("hetero", self._keep, [values], CODE)
+        return self._fitted("hetero", self._keep, [values], CLASSES[self._values["model_type"]][1])
 
     def _uniform(self) -> Layout:
         for units in zip(*self._units, strict=True):
@@ -152,7 +151,7 @@ class LayoutPlanner:
 
     def _fitted(
         self, name: str, stays: Sequence[Keep], candidates: Iterator[dict[str, Any]] | list[dict[str, Any]],
-        code: Path | None = None,
+        made_for: type | None = None,
     ) -> Layout:  # fmt: skip
         """The first of `candidates`, values of config.json, whose class the tensors fit with the units that stay."""
         cuts, padding, added = dict[str, AxisCut](), dict[str, Tensor](), dict[str, tuple[int, ...]]()
@@ -178,7 +177,7 @@ class LayoutPlanner:
             except ArchitectureError as error:
                 refused = refused or error
                 continue
-            return Layout(name, values, cuts, padding, added | fitted.added, code, fitted.parameters)
+            return Layout(name, values, cuts, padding, added | fitted.added, made_for, fitted.parameters)
         raise refused or ArchitectureError("no class to try")
 
     def _each(self, stays: Sequence[Keep]) -> Iterator[tuple[Units, Tensor, Tensor]]:

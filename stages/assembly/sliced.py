@@ -20,7 +20,8 @@ from stages.artifacts.tensorfile import TensorFile, TensorWriter
 from stages.assembly.checkpoint import NOT_COPIED
 from stages.assembly.verify import compare_sliced
 from stages.errors import ParameterError
-from stages.models.classes.sliced import CODE, sliced_values
+from stages.models.classes.registration import copy_code
+from stages.models.classes.sliced import CLASSES, sliced_values
 from stages.models.loading.checkpoint import SINGLE, Checkpoint
 from stages.models.loading.skeleton import build_skeleton
 from stages.models.streaming.slicing import sliced_block
@@ -57,9 +58,9 @@ def write_sliced(model: StreamedModel, solutions: list[Path], source: Path, targ
     for path in sorted(source.iterdir()):
         if path.is_file() and path.suffix != ".safetensors" and path.name not in {*NOT_COPIED, "config.json"}:
             shutil.copyfile(path, target / path.name)
-    shutil.copyfile(CODE, target / CODE.name)
     final, first = read_final_basis(solutions), read_bases(solutions[0]).attention
     dense = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    copy_code(CLASSES[dense["model_type"]][1], target)
     config, width = model.config, first.shape[1]
     heads = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     tied = bool(config.tie_word_embeddings) and final is None

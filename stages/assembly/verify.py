@@ -68,7 +68,7 @@ def compare_fresh(
     """
     model = pruned.model.in_dtype("float32")
     prompt = tokens[: min(TOKENS, (model.positions or TOKENS + NEW_TOKENS) - NEW_TOKENS)].tolist()
-    ways: tuple[Way, ...] = ("plain",) if layout.code is None else ("remote", "imported")
+    ways: tuple[Way, ...] = ("plain",) if layout.made_for is None else ("remote", "imported")
     jobs = [Job(str(folder.resolve()), prompt, NEW_TOKENS, way, str(model.device), trust_remote_code) for way in ways]
     try:
         answered = dict(zip(ways, answers(jobs), strict=True))

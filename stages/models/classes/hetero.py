@@ -6,10 +6,9 @@ A checkpoint carries the same classes in a file of its own, for `trust_remote_co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from stages.models.classes import modeling_hetero
+from stages.models.classes import llamagen
 from stages.models.classes.modeling_hetero import (
     HeteroLlamaConfig,
     HeteroLlamaForCausalLM,
@@ -22,19 +21,19 @@ from stages.models.classes.modeling_hetero import (
 )
 from stages.models.classes.registration import class_values, register
 
-CODE = Path(modeling_hetero.__file__)
-"""Modeling file that is copied into a checkpoint."""
-
-CLASSES: dict[str, tuple[Any, Any]] = {
+OWN: dict[str, tuple[Any, Any]] = {
     "llama": (HeteroLlamaConfig, HeteroLlamaForCausalLM),
     "mistral": (HeteroMistralConfig, HeteroMistralForCausalLM),
     "qwen2": (HeteroQwen2Config, HeteroQwen2ForCausalLM),
     "qwen3": (HeteroQwen3Config, HeteroQwen3ForCausalLM),
 }
-"""Configuration and model class, by the dense model's `model_type`."""
+CLASSES = OWN | llamagen.CLASSES
+"""Configuration and model class, by the dense model's `model_type`; LlamaGen's own class has blocks of any widths."""
 
-TYPES = frozenset(config.model_type for config, _ in CLASSES.values())
-"""`model_type` of checkpoints that have lost heads or channels."""
+
+def lost_units(config: Any) -> bool:
+    """Whether a model with this configuration has lost heads or channels."""
+    return getattr(config, "block_channels", None) is not None
 
 
 def hetero_values(
@@ -45,7 +44,7 @@ def hetero_values(
     dense: the dense model's values; biases: the linears (o_proj, down_proj) that need a bias the dense model lacks.
     """
     return {
-        **class_values(dense, CLASSES, CODE),
+        **class_values(dense, CLASSES),
         "head_dim": head_width,
         "block_key_value_heads": list(key_value_heads),
         "block_channels": list(channels),
@@ -53,4 +52,4 @@ def hetero_values(
     }
 
 
-register(CLASSES)
+register(OWN)

@@ -32,13 +32,15 @@ def _resized(linear: nn.Linear, inputs: int = 0, outputs: int = 0, bias: bool = 
     )
 
 
-class _Hetero:
-    """A causal language model that gives the linears of its blocks the sizes that its configuration tells."""
+class Hetero:
+    """A causal language model with linears of the sizes that its configuration tells, block by block."""
 
     model: Any
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
+        if config.block_channels is None:
+            return
         biases = config.output_biases or ()
         for index, block in enumerate(self.model.layers):
             attention, mlp = block.self_attn, block.mlp
@@ -85,25 +87,25 @@ class HeteroQwen3Config(Qwen3Config):
     block_key_value_heads = block_channels = output_biases = None
 
 
-class HeteroLlamaForCausalLM(_Hetero, LlamaForCausalLM):
+class HeteroLlamaForCausalLM(Hetero, LlamaForCausalLM):
     """Llama with its own sizes in each block."""
 
     config_class = HeteroLlamaConfig
 
 
-class HeteroMistralForCausalLM(_Hetero, MistralForCausalLM):
+class HeteroMistralForCausalLM(Hetero, MistralForCausalLM):
     """Mistral with its own sizes in each block."""
 
     config_class = HeteroMistralConfig
 
 
-class HeteroQwen2ForCausalLM(_Hetero, Qwen2ForCausalLM):
+class HeteroQwen2ForCausalLM(Hetero, Qwen2ForCausalLM):
     """Qwen2 with its own sizes in each block."""
 
     config_class = HeteroQwen2Config
 
 
-class HeteroQwen3ForCausalLM(_Hetero, Qwen3ForCausalLM):
+class HeteroQwen3ForCausalLM(Hetero, Qwen3ForCausalLM):
     """Qwen3 with its own sizes in each block."""
 
     config_class = HeteroQwen3Config

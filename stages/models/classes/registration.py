@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,13 @@ def register(classes: Classes) -> None:
         model.register_for_auto_class("AutoModelForCausalLM")
 
 
-def class_values(dense: Mapping[str, Any], classes: Classes, code: Path) -> dict[str, Any]:
+def class_values(dense: Mapping[str, Any], classes: Classes) -> dict[str, Any]:
     """The dense model's values of config.json, with its class among `classes` in place of its own.
 
-    code: the modeling file that lies in the checkpoint, for `trust_remote_code`.
+    `auto_map` names the modeling file that lies in the checkpoint, for `trust_remote_code`.
     """
     config, model = classes[dense["model_type"]]
+    code = code_files(model)[0]
     return {
         **dense,
         "model_type": config.model_type,
@@ -36,3 +39,15 @@ def class_values(dense: Mapping[str, Any], classes: Classes, code: Path) -> dict
             "AutoModelForCausalLM": f"{code.stem}.{model.__name__}",
         },
     }
+
+
+def code_files(model: type) -> tuple[Path, ...]:
+    """The modeling files that a checkpoint of a class of ours carries: the class's own, then those it inherits from."""
+    ours = (base for base in model.__mro__ if base.__module__.startswith(f"{__package__}."))
+    return tuple(dict.fromkeys(Path(inspect.getfile(base)) for base in ours))
+
+
+def copy_code(model: type, folder: Path) -> None:
+    """Copy the modeling files of a class of ours (`code_files`) into a checkpoint's folder."""
+    for path in code_files(model):
+        shutil.copyfile(path, folder / path.name)

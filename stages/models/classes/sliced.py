@@ -6,14 +6,10 @@ A checkpoint carries the same classes in a file of its own, for `trust_remote_co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from stages.models.classes import modeling_sliced as sliced
 from stages.models.classes.registration import class_values, register
-
-CODE = Path(sliced.__file__)
-"""Modeling file that is copied into a checkpoint."""
 
 CLASSES: dict[str, tuple[Any, Any]] = {
     "llama": (sliced.SlicedLlamaConfig, sliced.SlicedLlamaForCausalLM),
@@ -33,7 +29,7 @@ def sliced_values(
     tied: whether the embeddings are still the head's weight.
     """
     return {
-        **class_values(dense, CLASSES, CODE),
+        **class_values(dense, CLASSES),
         "head_dim": head_width,
         "sliced_width": width,
         "final_width": final,

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from stages.errors import ArtifactError, reason_of
-from stages.models.classes import hetero, sliced  # noqa: F401 (register the classes of checkpoints that are no native model)
+from stages.models.classes import hetero, llamagen, sliced  # noqa: F401 (register the classes of checkpoints that are no native model)
 from stages.models.loading.compute import DTYPES, device_of, settle_vector_math
 
 

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.initialization import no_init_weights
 
 from stages.errors import ArtifactError
-from stages.models.classes import hetero  # noqa: F401 (registers the classes of checkpoints with unequal blocks)
+from stages.models.classes import hetero, llamagen  # noqa: F401 (register the classes of models and layouts that transformers lacks)
 
 
 def build_skeleton(folder: Path, dtype: torch.dtype, trust_remote_code: bool) -> PreTrainedModel:

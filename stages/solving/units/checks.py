@@ -6,7 +6,7 @@ from stages.artifacts.places import MODEL
 from stages.errors import ArchitectureError, ParameterError
 from stages.methods import registry
 from stages.methods.units.contract import Compensation, UnitMethod
-from stages.models.classes.hetero import TYPES
+from stages.models.classes.hetero import lost_units
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.streaming.units import Kind, Units, units_of
 from stages.params import Params
@@ -45,7 +45,7 @@ def check_rules(settings: Solve, model: StreamedModel) -> None:
     Raises ArchitectureError for a checkpoint whose units were removed before.
     """
     method, kind = settings.method, str(model.config.model_type)
-    if kind in TYPES:
+    if lost_units(model.config):
         raise ArchitectureError(
             f"{MODEL}: {kind} has lost heads or channels before, and {method} cannot take more of it: expected a dense "
             "model; fetch that one and set solve.sparsity to the whole that is to go"

@@ -1,0 +1,13 @@
+"""LlamaGen (image generation): its classes, registered with transformers; dense and pruned models have the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stages.models.classes.modeling_llamagen import LlamaGenConfig, LlamaGenForImageGeneration
+from stages.models.classes.registration import register
+
+CLASSES: dict[str, tuple[Any, Any]] = {"llamagen": (LlamaGenConfig, LlamaGenForImageGeneration)}
+"""Configuration and model class, by `model_type`."""
+
+register(CLASSES)
