@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -34,3 +35,23 @@ class Section(BaseModel):
             if isinstance(value, bool) and cls.model_fields[name].annotation is not bool:
                 raise fault_at(name, f"this setting is no switch: expected another value, got {str(value).lower()}")
         return values
+
+
+def only_defaults(section: Section, names: Iterable[str], why: str, advice: str = "", place: str = "solve") -> None:
+    """Raise a `fault_at` for the first of `names` in a section whose value is not the default.
+
+    why: the reason for which the setting would change nothing; advice: what else the user can do.
+    place: of the section, relative to the validated one; empty: that one.
+    """
+    for name in names:
+        value, plain = getattr(section, name), type(section).model_fields[name].get_default(call_default_factory=True)
+        if value != plain:
+            raise fault_at(
+                f"{place}.{name}".lstrip("."), f"{why}: expected {_shown(plain)}, got {_shown(value)}{advice}"
+            )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(list(value) or "none") if isinstance(value, tuple) else str(value)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from stages.linalg.masks import groups_of
 from stages.methods import registry
-from stages.params.base import Section
+from stages.params.base import only_defaults
 from stages.params.faults import fault_at
 from stages.params.pruning import Rule, Solve
 
@@ -25,7 +22,7 @@ def check_effects(solve: Solve) -> None:
     removed = registry.find(solve.method).removes
     if removed == "width":
         slices = f"{solve.method} slices all blocks to one width, each on what the sliced ones before it give"
-        _only_defaults(solve, (*WEIGHTS, *WALK, "rules", "units"), slices, "")
+        only_defaults(solve, (*WEIGHTS, *WALK, "rules", "units"), slices, "")
     elif removed == "units":
         _check_units(solve)
     else:
@@ -36,7 +33,7 @@ def check_effects(solve: Solve) -> None:
 def _check_units(solve: Solve) -> None:
     """Of a structured method."""
     removes = f"{solve.method} removes whole heads and channels"
-    _only_defaults(solve, WEIGHTS, removes, "; see solve.units for what it knows")
+    only_defaults(solve, WEIGHTS, removes, "; see solve.units for what it knows")
     for number, rule in enumerate(solve.rules):
         for name in RULE:
             if getattr(rule, name) is not None:
@@ -49,16 +46,16 @@ def _check_units(solve: Solve) -> None:
     own = registry.find(solve.method).settings.compensation
     compensation = own if units.compensation == "auto" else units.compensation
     if compensation in ("none", "bias"):
-        _only_defaults(units, ["damping"], f"compensation: {compensation} inverts nothing", "", "solve.units")
+        only_defaults(units, ["damping"], f"compensation: {compensation} inverts nothing", "", "solve.units")
     if solve.inputs == "dense":
-        _only_defaults(units, ["choice", "corrected"], "solve.inputs is dense", "", "solve.units")
+        only_defaults(units, ["choice", "corrected"], "solve.inputs is dense", "", "solve.units")
     if solve.target == "dense":
-        _only_defaults(units, ["corrected"], "solve.target is dense", "", "solve.units")
+        only_defaults(units, ["corrected"], "solve.target is dense", "", "solve.units")
 
 
 def _check_weights(solve: Solve) -> None:
     """Of methods that prune single weights."""
-    _only_defaults(
+    only_defaults(
         solve.units, type(solve.units).model_fields, f"{solve.method} removes single weights", "", "solve.units"
     )
     for number, rule in enumerate(solve.rules):
@@ -66,20 +63,20 @@ def _check_weights(solve: Solve) -> None:
     everyone = [Rule(), *solve.rules]
     layerwise = [rule for rule in everyone if _layerwise(rule.method or solve.method)]
     if not any(rule.refit is None for rule in layerwise):
-        _only_defaults(solve, ["refit"], f"no refit follows {solve.method}", "")
+        only_defaults(solve, ["refit"], f"no refit follows {solve.method}", "")
     refits = {rule.refit or solve.refit for rule in layerwise}
     if refits == {"none"}:
-        _only_defaults(solve, ["refit_steps", "refit_ridge"], "refit is none", "; set refit to cg, or take it out")
+        only_defaults(solve, ["refit_steps", "refit_ridge"], "refit is none", "; set refit to cg, or take it out")
     elif "cg" not in refits:
-        _only_defaults(solve, ["refit_steps"], "refit is exact, which takes no steps", "")
+        only_defaults(solve, ["refit_steps"], "refit is exact, which takes no steps", "")
     if all(groups_of(rule.pattern or solve.pattern) or rule.scope for rule in everyone):
-        _only_defaults(solve, ["scope"], f"weights compete within the groups of {solve.pattern}", "")
+        only_defaults(solve, ["scope"], f"weights compete within the groups of {solve.pattern}", "")
     if groups_of(solve.pattern):
-        _only_defaults(solve, ["allocation"], f"pattern {solve.pattern} settles what every linear loses", "")
+        only_defaults(solve, ["allocation"], f"pattern {solve.pattern} settles what every linear loses", "")
     if solve.allocation == "uniform":
-        _only_defaults(solve, ["allocation_spread"], "allocation is uniform", "; set allocation, or take it out")
+        only_defaults(solve, ["allocation_spread"], "allocation is uniform", "; set allocation, or take it out")
     if solve.allocation != "owl":
-        _only_defaults(solve, ["allocation_outlier"], f"allocation is {solve.allocation}", "; set it to owl")
+        only_defaults(solve, ["allocation_outlier"], f"allocation is {solve.allocation}", "; set it to owl")
 
 
 def _layerwise(name: str) -> bool:
@@ -109,19 +106,4 @@ def _check_walk(solve: Solve) -> None:
     """Of corrections, where nothing is corrected."""
     reason = "solve.inputs is dense" if solve.inputs == "dense" else "solve.target is dense"
     if "dense" in (solve.inputs, solve.target):
-        _only_defaults(solve, ["correction", "correction_ridges"], f"{reason}, so nothing is corrected", "")
-
-
-def _only_defaults(section: Section, names: Iterable[str], why: str, advice: str, place: str = "solve") -> None:
-    """Raise a `fault_at` for the first of `names` in a section at `place` whose value is not the default.
-
-    why: the reason for which the setting would change nothing; advice: what else the user can do.
-    """
-    for name in names:
-        value, plain = getattr(section, name), type(section).model_fields[name].get_default(call_default_factory=True)
-        if value != plain:
-            raise fault_at(f"{place}.{name}", f"{why}: expected {_shown(plain)}, got {_shown(value)}{advice}")
-
-
-def _shown(value: Any) -> str:
-    return str(list(value) or "none") if isinstance(value, tuple) else str(value)
+        only_defaults(solve, ["correction", "correction_ridges"], f"{reason}, so nothing is corrected", "")

@@ -1,4 +1,4 @@
-"""evaluate: perplexity, lm-eval tasks, attention matrices and speed of the dense and the pruned model."""
+"""evaluate: perplexity, lm-eval tasks, images, attention matrices and speed of the dense and the pruned model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from stages.params.base import Positive, Section
+from stages.params.base import Positive, Section, only_defaults
+from stages.params.faults import fault_at
+from stages.params.ranges import Numbers
+from stages.params.sampling import SamplingSettings
 
 
 class Perplexity(Section):
@@ -50,6 +53,38 @@ class Tasks(Section):
     """Of lm-eval's draw of examples."""
 
 
+class Images(SamplingSettings):
+    """evaluate.images: samples of an image model (LlamaGen), and what they are compared by."""
+
+    count: Annotated[int, Field(ge=0)] = 0
+    """Samples; 0: none are drawn."""
+    classes: Numbers | None = None
+    """Classes that the samples are of, in turns; None: all of the model's."""
+    seed: int = 0
+    """Of the draw; the dense and the pruned model draw with the same random numbers."""
+    batch: Positive = 16
+    """Images sampled together: sets peak memory, and the draw depends on it."""
+    size: Positive | None = None
+    """Pixels of a side that samples are resized to (bicubic) before their features; None: as they are decoded."""
+    features: Path | None = None
+    """Folder of a transformers image classifier, or a file of Inception weights; None: no figures, samples only."""
+    reference: Path | None = None
+    """Folder of images, or ADM's .npz, that FID, sFID, precision and recall compare with; None: they are left out."""
+    shown: Annotated[int, Field(ge=0)] = 16
+    """Samples in the report's picture, the first ones."""
+
+    @model_validator(mode="after")
+    def _has_an_effect(self) -> Images:
+        if self.count == 0:
+            only_defaults(self, type(self).model_fields, "evaluate.images.count is 0, so no image is drawn", "", "")
+        if self.features is None:
+            why = "evaluate.images.features is null, so no features are compared"
+            only_defaults(self, ["reference", "size"], why, "; name a feature network, or take it out", "")
+        if 0 < self.count < self.shown:
+            raise fault_at("shown", f"expected at most count ({self.count}), got {self.shown}")
+        return self
+
+
 class Attention(Section):
     """evaluate.attention: the sequences on which the attention matrices of both models are compared."""
 
@@ -81,5 +116,6 @@ class Evaluate(Section):
 
     perplexity: Perplexity = Perplexity()
     tasks: Tasks = Tasks()
+    images: Images = Images()
     attention: Attention = Attention()
     speed: Speed = Speed()

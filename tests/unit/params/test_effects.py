@@ -90,6 +90,19 @@ def test_what_could_have_no_effect_is_refused_in_one_line(solve, told, tmp_path)
             {"workers": {"runner": "dask", "address": "tcp://a:1", "count": 2}},
             "workers.count: the cluster at tcp://a:1 has its own workers: expected 1, got 2",
         ),
+        *(
+            ({"evaluate": {"images": images}}, f"evaluate.images.{told}")
+            for images, told in [
+                ({"temperature": 2.0}, "temperature: evaluate.images.count is 0, so no image is drawn: expected 1.0"),
+                ({"classes": [0, "2-3"]}, "classes: evaluate.images.count is 0"),
+                ({"count": 16, "reference": "faces"}, "reference: evaluate.images.features is null"),
+                ({"count": 16, "size": 256}, "size: evaluate.images.features is null"),
+                ({"count": 4}, "shown: expected at most count (4), got 16"),
+                ({"count": 16, "guidance_scale": 1, "guided_codes": 4}, "guided_codes: guidance_scale 1 guides no"),
+                ({"count": 16, "guidance_scale": 0.5}, "guidance_scale: input should be greater than or equal to 1"),
+                ({"count": 16, "top_p": 0}, "top_p: input should be greater than 0"),
+            ]
+        ),
     ],
 )
 def test_what_other_sections_could_not_honour_is_refused(sections, told, tmp_path):
