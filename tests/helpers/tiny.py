@@ -13,6 +13,7 @@ import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stages.artifacts.manifest import write_manifest
+from stages.models.classes.modeling_llamagen import LlamaGenConfig
 from stages.params.yamlfile import yaml_text
 
 VOCABULARY = 96
@@ -27,6 +28,7 @@ _SIZES = {
     "pad_token_id": 2,
 }
 _GROUPED = _SIZES | {"num_key_value_heads": 2}
+_NO_SPECIAL: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
 
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", _GROUPED | {"tie_word_embeddings": True}),
@@ -49,6 +51,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "bos_token_id": 0, "eos_token_id": 1,
         },
     ),
+    "llamagen": ("LlamaGenConfig", _GROUPED | {"num_classes": 4, "max_position_embeddings": 65} | _NO_SPECIAL),
 }  # fmt: skip
 ARCHITECTURES = tuple(CONFIGS)
 _LATENT = {
@@ -90,10 +93,15 @@ UNWALKABLE: dict[str, tuple[str, dict[str, Any]]] = {
 """Models whose blocks need more than the hidden states that enter them, or hold linears whose input is not seen."""
 
 
+def config_class(name: str) -> Any:
+    """A configuration class of transformers', or LlamaGen's."""
+    return LlamaGenConfig if name == "LlamaGenConfig" else getattr(transformers, name)
+
+
 def tiny_model(architecture: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
     """A random model of three blocks, biases and norms not at their trivial values."""
     name, sizes = (CONFIGS | MIXTURES | UNWALKABLE)[architecture]
-    config = getattr(transformers, name)(**sizes)
+    config = config_class(name)(**sizes)
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     with torch.no_grad():

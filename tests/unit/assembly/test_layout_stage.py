@@ -88,7 +88,7 @@ def test_attention_is_compared_where_all_heads_stay_however_narrow_the_mlp(works
     ("architecture", "layout", "solution", "told"),
     [
         ("llama", "uniform", {}, "got 1 to 2: set solve.units.allocation to uniform"),
-        ("gpt2", "hetero", {}, "hetero has classes for llama, mistral, qwen2, qwen3, got gpt2: use uniform"),
+        ("gpt2", "hetero", {}, "hetero has classes for llama, mistral, qwen2, qwen3, llamagen, got gpt2: use uniform"),
         ("gpt2", "uniform", {"equal": True}, "keep all heads (solve.rules: roles [attention], sparsity 0) or"),
         ("opt", "uniform", {"equal": True}, "embed_dim must be divisible by num_heads"),
         ("gemma", "auto", {"biases": ("mlp.down",)}, "compensate by weights instead of biases"),

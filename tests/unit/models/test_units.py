@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from stages.errors import ArchitectureError
 from stages.models.streaming.streamed import StreamedModel
 from stages.models.streaming.units import KINDS, parameters_of, units_of
-from tests.helpers.tiny import _GROUPED, ARCHITECTURES, CONFIGS, VOCABULARY, save_tiny
+from tests.helpers.tiny import _GROUPED, ARCHITECTURES, CONFIGS, VOCABULARY, config_class, save_tiny
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize("architecture", ARCHITECTURES)
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
@@ -28,7 +28,7 @@ OTHERS = {
     "bigcode_heads": ("GPTBigCodeConfig", _GPT | {"multi_query": False}),
 }
 """Architectures whose linears have names that are known, beside those that everything is tested on."""
-GROUPED = {"llama", "llama_bias", "mistral", "qwen2", "qwen3", "gemma2"}
+GROUPED = {"llama", "llama_bias", "mistral", "qwen2", "qwen3", "gemma2", "llamagen"}
 HEADS = dict.fromkeys(ARCHITECTURES, 4) | dict.fromkeys(GROUPED, 2) | {"gemma": 1}
 CHANNELS = dict.fromkeys(ARCHITECTURES, 48) | {"gpt2": 128, "gpt_neox": 48}
 TOKENS = torch.randint(3, VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(0))
@@ -140,14 +140,14 @@ SMALLER = {
     "mistral": ("intermediate_size", True), "qwen2": ("intermediate_size", False),
     "qwen3": ("intermediate_size", True), "gemma": ("intermediate_size", False),
     "gemma2": ("intermediate_size", True), "phi": ("intermediate_size", False), "opt": ("ffn_dim", False),
-    "gpt_neox": ("intermediate_size", False), "gpt2": ("n_inner", False),
+    "gpt_neox": ("intermediate_size", False), "gpt2": ("n_inner", False), "llamagen": ("intermediate_size", True),
 }  # fmt: skip
 """What sets an architecture's channels, and whether it can have fewer heads of the same width."""
 
 
 def size_of(architecture, **changes):
     name, sizes = CONFIGS[architecture]
-    config = getattr(transformers, name)(**(sizes | changes))
+    config = config_class(name)(**(sizes | changes))
     with torch.device("meta"):
         return sum(one.numel() for one in AutoModelForCausalLM.from_config(config).parameters())
 

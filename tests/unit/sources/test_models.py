@@ -64,7 +64,7 @@ def test_weights_that_need_no_change_are_copied_byte_for_byte(architecture, sour
     assert sha256_of(target / WEIGHTS) == sha256_of(source / WEIGHTS)
     assert facts["architecture"] == type(model).__name__
     assert facts["parameters"] == model.num_parameters()
-    assert facts["vocabulary"] == VOCABULARY
+    assert facts["vocabulary"] == model.get_input_embeddings().num_embeddings
     assert facts["dtype"] == "bfloat16"
     assert facts["source"] == {"source": "local", "path": str(source), "trust_remote_code": False, "dtype": "auto"}
 
