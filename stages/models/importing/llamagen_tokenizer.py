@@ -17,7 +17,7 @@ from stages.errors import SourceError, reason_of
 from stages.models.importing.torch_files import check_tensors, read_state
 
 PLACES = ("ema", "model", "state_dict")
-"""Keys of the file that may hold the tensors: the averaged weights before the last ones, as in LlamaGen's evaluation."""
+"""Keys of the file that may hold the tensors: averaged weights before the last ones, as in LlamaGen's evaluation."""
 
 CODEBOOK = "quantize.embedding.weight"
 USAGE = "quantize.codebook_used"
@@ -54,7 +54,7 @@ class PublicTokenizer:
         state, place = read_state(path, PLACES, CODEBOOK)
         config = _config_of(state, path)
         names = _published_names(config, path)
-        dtype = check_tensors(path, state, {name: shape for name, shape in names.values()}, [USAGE])
+        dtype = check_tensors(path, state, dict(names.values()), [USAGE])
         levels = len(config.channel_multiplier)
         return cls(state, place, 2 ** (levels - 1), config.num_embeddings, dtype, config)
 
@@ -90,7 +90,7 @@ def _config_of(state: dict[str, Tensor], path: Path) -> JanusVQVAEConfig:
         raise SourceError(
             f"{path} has no tensor {error.args[0]}: expected LlamaGen's image tokenizer, such as vq_ds16_c2i.pt"
         ) from None
-    except (ValueError, ZeroDivisionError) as error:
+    except (ValueError, IndexError, ZeroDivisionError) as error:
         raise SourceError(f"{path} is no image tokenizer of LlamaGen's ({reason_of(error)})") from error
 
 

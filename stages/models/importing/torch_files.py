@@ -91,4 +91,3 @@ def _mappable(path: Path) -> bool:
     """Whether the file is a zip archive, as torch.save writes them since 2020; older files are read whole."""
     with path.open("rb") as file:
         return file.read(4) == b"PK\x03\x04"
-
