@@ -1,8 +1,8 @@
 """LlamaGen's published class-conditional transformers as checkpoints of LlamaGenForImageGeneration.
 
-What differs from transformers' Llama: queries, keys and values are one linear (parted here), the pairs that the rotary
-embedding turns are neighbours, (2j, 2j + 1), in place of (j, j + half a head) (rows of q and k are permuted, scores stay),
-and the classes have embeddings of their own (put behind those of the codes).
+What differs from transformers' Llama: queries, keys and values are one linear (parted here), the rotary embedding turns
+pairs of neighbours, (2j, 2j + 1), in place of (j, j + half a head) (rows of q and k are permuted, which leaves scores
+as they are), and classes have embeddings of their own (put behind those of the codes).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from transformers import GenerationConfig
 
 from stages.artifacts.tensorfile import TensorWriter
 from stages.errors import SourceError
-from stages.models.classes.llamagen import CLASSES, LlamaGenConfig, LlamaGenForImageGeneration
-from stages.models.classes.modeling_llamagen import SAMPLING
+from stages.models.classes.llamagen import CLASSES
+from stages.models.classes.modeling_llamagen import SAMPLING, LlamaGenConfig, LlamaGenForImageGeneration
 from stages.models.classes.registration import class_values, copy_code
 from stages.models.importing.torch_files import check_tensors, read_state
 
@@ -195,7 +195,7 @@ def _published_heads(path: Path, layers: int, width: int) -> int:
     if (layers, width) not in HEADS:
         known = ", ".join(f"{layers} x {width}" for layers, width in HEADS)
         raise SourceError(
-            f"{path}: {layers} blocks of width {width} are no published size ({known}): give the number of query heads, "
-            "--heads N, as the model was trained"
+            f"{path}: {layers} blocks of width {width} are no published size ({known}): give the query heads that "
+            "the model was trained with, --heads N"
         )
     return HEADS[layers, width]
