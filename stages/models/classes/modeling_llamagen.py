@@ -161,7 +161,7 @@ class LlamaGenForImageGeneration(Hetero, LlamaForCausalLM):
         scale = float(chosen.pop("guidance_scale"))
         if not chosen["do_sample"]:
             chosen = dict.fromkeys(chosen) | {"do_sample": False}
-        settings.guidance_scale = None  # transformers' own would run the unconditional half in forwards of its own
+        settings.guidance_scale = 1.0  # transformers' own guidance would run the unconditional half on its own
         kwargs = settings.update(**chosen, max_new_tokens=self.config.codes, **kwargs)
         prompt, guided = self.prompt(class_labels), scale != 1.0
         processors = LogitsProcessorList([Guidance(scale, guided_codes)] if guided else [])
