@@ -31,17 +31,45 @@ def read_tokens(folder: Path, which: str, manifest: Mapping[str, Any]) -> Tensor
     return torch.from_numpy(column.to_numpy().copy()).long()
 
 
-def sample_windows(tokens: Tensor, sequences: int, length: int, seed: int) -> Tensor:
-    """(sequences, length) windows with starts drawn by random.Random(seed).randint.
+def sample_windows(tokens: Tensor, sequences: int, length: int, seed: int, sequence: int | None = None) -> Tensor:
+    """(sequences, length) windows of a text, drawn by random.Random(seed).
 
-    Raises ParameterError if the text has fewer tokens than the windows together.
+    sequence: tokens of each sequence of a text that consists of such (`sequence` among its facts: images). Sequences
+    are then drawn without replacement, and a window is the first tokens of one; elsewhere windows start anywhere.
+    Raises ParameterError if the text has fewer tokens than the windows together, or shorter sequences.
     """
-    last = len(tokens) - length - 1
-    if last < 0 or sequences * length > len(tokens):
-        raise ParameterError(
-            f"calibration: {sequences} sequences of {length} tokens are more than the {len(tokens)} tokens of the "
-            "calibration text: use fewer or shorter ones, or more text (fetch.calibration)"
-        )
     draw = random.Random(seed)
-    starts = [draw.randint(0, last) for _ in range(sequences)]
+    if sequence is not None:
+        count = _whole_sequences(tokens, sequences, length, sequence, "calibration")
+        starts = [sequence * index for index in draw.sample(range(count), sequences)]
+    else:
+        last = len(tokens) - length - 1
+        if last < 0 or sequences * length > len(tokens):
+            raise ParameterError(
+                f"calibration: {sequences} sequences of {length} tokens are more than the {len(tokens)} tokens of the "
+                "calibration text: use fewer or shorter ones, or more text (fetch.calibration)"
+            )
+        starts = [draw.randint(0, last) for _ in range(sequences)]
     return torch.stack([tokens[start : start + length] for start in starts])
+
+
+def first_sequences(tokens: Tensor, sequences: int, length: int, sequence: int) -> Tensor:
+    """(sequences, length) first tokens of the first sequences of an evaluation text; sequence: see `sample_windows`."""
+    _whole_sequences(tokens, sequences, length, sequence, "evaluation")
+    return tokens[: sequences * sequence].view(sequences, sequence)[:, :length]
+
+
+def _whole_sequences(tokens: Tensor, sequences: int, length: int, sequence: int, which: str) -> int:
+    """How many sequences a text has; raises ParameterError for fewer or shorter ones than wanted."""
+    if length > sequence:
+        raise ParameterError(
+            f"{which}: expected windows of at most {sequence} tokens, the sequence of an image, got {length}: shorten "
+            "calibration.length"
+        )
+    count = len(tokens) // sequence
+    if sequences > count:
+        raise ParameterError(
+            f"{which}: {sequences} sequences are more than the {count} of the {which} images: use fewer, or more "
+            f"images (fetch.{which})"
+        )
+    return count

@@ -177,3 +177,17 @@ def test_windows_are_those_of_the_named_generator():
     assert windows.shape == (4, 10)
     with pytest.raises(ParameterError, match="are more than the 100 tokens"):
         sample_windows(tokens, 11, 10, 0)
+
+
+def test_windows_of_sequences_are_their_first_tokens_each_drawn_once():
+    import random
+
+    tokens = torch.arange(5 * 17)
+    windows = sample_windows(tokens, 4, 10, 3, 17)
+    assert windows[:, 0].tolist() == [17 * index for index in random.Random(3).sample(range(5), 4)]
+    assert torch.equal(windows - windows[:, :1], torch.arange(10).expand(4, 10))
+    assert torch.equal(sample_windows(tokens, 5, 17, 0, 17).sort(0).values, tokens.view(5, 17))
+    with pytest.raises(ParameterError, match="6 sequences are more than the 5 of the calibration images"):
+        sample_windows(tokens, 6, 10, 0, 17)
+    with pytest.raises(ParameterError, match="at most 17 tokens, the sequence of an image, got 18"):
+        sample_windows(tokens, 2, 18, 0, 17)
