@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from stages.models.importing.llamagen import convert
+from stages.models.loading.load import load_model
 from tests.reference.llamagen import swiglu_width
 
 State = dict[str, Tensor]
 LAYERS, WIDTH, HEADS, CLASSES, CODES, GRID = 2, 32, 4, 5, 64, 4
 """Sizes of the transformer: heads of 8 dimensions, so that rows and columns have two pairs each."""
+
+SIDE = 8
+"""Pixels on a side of an image."""
 
 CHANNELS, MULTIPLIERS, LATENT, CODE_WIDTH = 32, (1, 2), 16, 8
 """Sizes of the tokenizer: group normalisation wants 32 channels; two levels: images are twice as wide as the grid."""
@@ -55,6 +63,25 @@ def public_tokenizer(dtype: torch.dtype = torch.float32, seed: int = 0) -> State
     shapes |= _convolution("quant_conv", LATENT, CODE_WIDTH, 1) | _convolution("post_quant_conv", CODE_WIDTH, LATENT, 1)
     state = _random(shapes | {"quantize.embedding.weight": (CODES, CODE_WIDTH)}, dtype, seed)
     return state | {"quantize.codebook_used": torch.zeros(65536)}
+
+
+def save_public(folder: Path, transformer: State | None = None, tokenizer: State | None = None) -> tuple[Path, Path]:
+    """Files as LlamaGen publishes them."""
+    paths = folder / "c2i.pt", folder / "vq.pt"
+    torch.save({"model": transformer or public_transformer()}, paths[0])
+    torch.save({"model": tokenizer or public_tokenizer()}, paths[1])
+    return paths
+
+
+def converted(folder: Path, transformer: State | None = None, tokenizer: State | None = None) -> Path:
+    """The folder of a converted model."""
+    convert(*save_public(folder, transformer, tokenizer), folder / "converted", SIDE, HEADS, CLASSES)
+    return folder / "converted"
+
+
+def converted_model(transformer: State, folder: Path) -> PreTrainedModel:
+    """Our class with the tensors of a public transformer."""
+    return load_model(converted(folder, transformer), device="cpu")
 
 
 def _level(at: str, inputs: int, outputs: int, blocks: int, attended: bool) -> dict[str, tuple[int, ...]]:

@@ -78,7 +78,7 @@ def _load(path: Path) -> object:
             warnings.simplefilter("ignore")  # pickles of a protocol that torch does not write itself
             return torch.load(path, map_location="cpu", weights_only=True, mmap=_mappable(path))
     except UnpicklingError as error:
-        refused = re.search(r"GLOBAL (\S+) was not", str(error))
+        refused = re.search(r"GLOBAL (\S+)", str(error))
         what = f"holds {refused[1]}, whose code is never run" if refused else "is no pickle of tensors"
         raise SourceError(
             f"{path} {what}: expected tensors only: save the state dict alone, torch.save(model.state_dict(), NEW_FILE)"
