@@ -1,0 +1,1 @@
+"""Images that a model draws: samples, their features, and FID, sFID, IS, precision and recall."""
