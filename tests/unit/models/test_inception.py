@@ -71,7 +71,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path):
             return os.system, (f"touch {tmp_path}/sprung",)
 
     path = tmp_path / "weights.pth"
-    path.write_bytes(pickle.dumps(Trap()))
+    path.write_bytes(pickle.dumps(Trap(), protocol=2))
     with pytest.raises(ParameterError, match="cannot be read as tensors by name"):
         load_feature_network(path, "cpu")
     torch.save({"fc.weight": Trap()}, path)
