@@ -3,8 +3,8 @@
 Reads  data/model, data/pruned, data/texts (the prompt).
 Writes data/speed (rounds.parquet, a row a round, model and phase; manifest.json) and metrics/speed.json.
 Only structured pruning makes a dense checkpoint smaller, so for any other the outputs say `state: off` and why, unless
-evaluate.speed.always is set. Both models are in memory at once. Timings differ from run to run: no stage but the
-report reads them.
+evaluate.speed.always is set. Image models draw whole images, too. Both models are in memory at once. Timings differ
+from run to run: no stage but the report reads them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from stages.artifacts.manifest import (
     read_json,
     read_manifest,
     sha256_of,
-    trusts_code,
     verify_all,
     write_manifest,
 )
@@ -31,7 +30,7 @@ from stages.params.evaluating import Speed
 from stages.runtime.stage import StageRun, parser_of, run_stage
 from stages.runtime.workspace import check_pruned
 
-SECTIONS = ("compute", "evaluate.speed")
+SECTIONS = ("compute", "evaluate.speed", "evaluate.images.guidance_scale")
 
 
 def main(run: StageRun) -> None:
@@ -43,7 +42,7 @@ def main(run: StageRun) -> None:
         source = read_manifest(MODEL)
         check_pruned(facts)
         verify_all(MODEL, source)
-        measured, rows = compare_speed(run.params, trusts_code(source))
+        measured, rows = compare_speed(run.params, source)
         asked = settings.model_dump(exclude={"always"})
         figures = {"state": "measured", "layout": layout_name(facts), **asked, **measured}
     made_from = {"texts": identity_of(TEXTS), "model": identity_of(MODEL), "pruned": sha256_of(PRUNING_MANIFEST)}

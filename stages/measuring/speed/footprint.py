@@ -1,4 +1,4 @@
-"""Peak memory of loading a model and generating, measured in a process of its own.
+"""Peak memory of loading a model and generating text or images, measured in a process of its own.
 
 Run as `python -m stages.measuring.speed.footprint`, it reads a JSON object with the arguments of `peak_mb` and
 prints the figure. In the process that asks, memory of other models and of earlier work would be counted too.
@@ -9,18 +9,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from stages.errors import SecateurError
+from stages.measuring.speed.drawing import Drawing, draw_images
 from stages.measuring.speed.generation import generate
 from stages.models.loading.load import load_model
 from stages.models.loading.memory import peak_memory_mb
 
 
-def peak_in_process(folder: Path, dtype: str, device: str, trust: bool, prompt: Tensor, count: int) -> int:
+def peak_in_process(
+    folder: Path, dtype: str, device: str, trust: bool, prompt: Tensor, count: int, drawing: Drawing | None
+) -> int:
     """`peak_mb` of the checkpoint in `folder`, measured in a fresh process with as many threads as this one.
 
     Raises SecateurError, with its last line, if that process fails.
@@ -32,6 +37,7 @@ def peak_in_process(folder: Path, dtype: str, device: str, trust: bool, prompt: 
         "trust": trust,
         "prompt": prompt.tolist(),
         "count": count,
+        "drawing": asdict(drawing) if drawing else None,
         "threads": torch.get_num_threads(),
     }
     command = [sys.executable, "-m", "stages.measuring.speed.footprint"]
@@ -46,16 +52,28 @@ def peak_in_process(folder: Path, dtype: str, device: str, trust: bool, prompt: 
 
 
 def peak_mb(
-    folder: str, dtype: str, device: str, trust: bool, prompt: list[list[int]], count: int, threads: int
+    folder: str,
+    dtype: str,
+    device: str,
+    trust: bool,
+    prompt: list[list[int]],
+    count: int,
+    drawing: dict[str, Any] | None,
+    threads: int,
 ) -> int:
     """Peak memory, MB (2²⁰ bytes), of loading a checkpoint and generating `count` tokens after `prompt` (batch, T).
+
+    drawing: the fields of a `Drawing`, whose images an image model draws instead; None: a model of text.
 
     On a CPU resident memory, mapped weights included, above what the process had before; on CUDA what torch allocated.
     """
     torch.set_num_threads(threads)
     before = peak_memory_mb()
     model = load_model(Path(folder), dtype, device, trust)
-    generate(model, torch.tensor(prompt), count)
+    if drawing:
+        draw_images(model, Drawing(**drawing))
+    else:
+        generate(model, torch.tensor(prompt), count)
     if model.device.type == "cuda":
         return torch.cuda.max_memory_allocated(model.device) // 2**20
     return peak_memory_mb() - before

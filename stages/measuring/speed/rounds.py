@@ -9,14 +9,21 @@ from typing import Any
 from torch import Tensor
 
 from stages.artifacts.table import Row
+from stages.measuring.speed.drawing import Drawing, draw_images
 from stages.measuring.speed.generation import generate
 
-PHASES = ("prefill", "decode")
+UNITS = {"prefill": "tokens", "decode": "tokens", "images": "images"}
+"""Phases, and what of theirs is counted a second."""
 PREFILLS = 4
 
 
 def time_in_turns(
-    models: Mapping[str, Any], prompt: Tensor, count: int, warmup: int, repeats: int, tick: Callable[[], object]
+    models: Mapping[str, Any],
+    prompt: Tensor,
+    count: int,
+    warmup: int,
+    repeats: int,
+    tick: Callable[[], object],
 ) -> list[Row]:
     """A row a round, model and phase: its tokens and seconds; what the warm-up takes is left out.
 
@@ -40,18 +47,39 @@ def time_in_turns(
     return rows
 
 
+def draw_in_turns(
+    models: Mapping[str, Any], drawing: Drawing, warmup: int, repeats: int, tick: Callable[[], object]
+) -> list[Row]:
+    """A row a round and model, of phase `images`: the images drawn, their codes, seconds. Else as `time_in_turns`."""
+    rows = list[Row]()
+    drawn = {"phase": "images", "tokens": drawing.batch * drawing.codes, "images": drawing.batch}
+    for index in range(-warmup, repeats):
+        for name, model in models.items():
+            seconds = draw_images(model, drawing)
+            if index >= 0:
+                rows.append({"round": index, "model": name, **drawn, "seconds": seconds})
+            tick()
+    return rows
+
+
 def speeds(rows: Sequence[Row], model: str) -> dict[str, dict[str, float]]:
-    """Tokens a second of each phase over the rounds: median, lowest and highest."""
-    return {phase: spread(_by_round(rows, model, phase).values()) for phase in PHASES}
+    """Tokens, or images, a second of each phase over the rounds: median, lowest and highest."""
+    return {phase: spread(_by_round(rows, model, phase).values()) for phase in phases_of(rows)}
 
 
 def speed_ratios(rows: Sequence[Row], over: str, under: str) -> dict[str, dict[str, float]]:
     """How many times as fast model `over` is as `under`, round by round: median, lowest and highest."""
     ratios = {}
-    for phase in PHASES:
+    for phase in phases_of(rows):
         above, below = _by_round(rows, over, phase), _by_round(rows, under, phase)
         ratios[phase] = spread(above[index] / below[index] for index in above)
     return ratios
+
+
+def phases_of(rows: Sequence[Row]) -> list[str]:
+    """The phases that were timed."""
+    timed = {row["phase"] for row in rows}
+    return [phase for phase in UNITS if phase in timed]
 
 
 def spread(values: Any) -> dict[str, float]:
@@ -61,6 +89,6 @@ def spread(values: Any) -> dict[str, float]:
 
 
 def _by_round(rows: Sequence[Row], model: str, phase: str) -> dict[int, float]:
-    """Tokens a second of each round."""
+    """Tokens, or images, a second of each round."""
     chosen = [row for row in rows if (row["model"], row["phase"]) == (model, phase)]
-    return {row["round"]: row["tokens"] / row["seconds"] for row in chosen}
+    return {row["round"]: row[UNITS[phase]] / row["seconds"] for row in chosen}

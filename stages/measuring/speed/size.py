@@ -59,6 +59,16 @@ def macs_of(model: Any, prompt: int, generate: int) -> dict[str, float]:
     }
 
 
+def image_macs(model: Any, codes: int, halves: int) -> float:
+    """MACs of drawing an image of n codes with a key-value cache, from its class and all codes but the last.
+
+    With L, H and W of `Products`: halves · (n (L + H) + W n (n + 1)), where the i-th of n forwards compares its token
+    with i keys. halves: 2 with classifier-free guidance. Raises ArchitectureError as `macs_of` does.
+    """
+    products = products_of(model)
+    return halves * (codes * (products.linears + products.head) + products.widths * codes * (codes + 1))
+
+
 def products_of(model: Any) -> Products:
     """See `Products`; raises ArchitectureError as `macs_of` does."""
     prefix, blocks = find_blocks(model)

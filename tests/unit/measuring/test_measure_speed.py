@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from stages.artifacts.atomic import write_json
-from stages.artifacts.manifest import read_json, read_manifest, sha256_of
+from stages.artifacts.manifest import read_json, read_manifest, sha256_of, write_manifest
 from stages.artifacts.speed import ROUNDS
+from stages.artifacts.tokens import write_tokens
 from stages.errors import SecateurError
-from stages.measuring.speed import comparison, footprint
+from stages.measuring.speed import comparison, drawing, footprint
+from stages.params.evaluating import Speed
 from tests.helpers.tiny import prompts, tiny_model
 
 MODEL, PRUNED = Path("data/model"), Path("data/pruned")
@@ -27,11 +30,11 @@ PEAKS = {"data/model": 200, "data/pruned": 150}
 def pruned_workspace(workspace, monkeypatch):
     """A workspace with a narrower model in data/pruned; memory is made up, for a process takes seconds to start."""
 
-    def make(layout=LAYOUT, speed=SMALL, **sections):
-        made = workspace("qwen2", **sections)
-        config = tiny_model("qwen2").config
+    def make(layout=LAYOUT, speed=SMALL, architecture="qwen2", **sections):
+        made = workspace(architecture, **sections)
+        config = tiny_model(architecture).config
         config.intermediate_size = 24
-        type(tiny_model("qwen2"))(config).save_pretrained(PRUNED)
+        type(tiny_model(architecture))(config).save_pretrained(PRUNED)
         facts = {
             "files": {path.name: sha256_of(path) for path in PRUNED.iterdir()},
             "source_files": read_manifest(MODEL)["files"],
@@ -153,11 +156,91 @@ def test_another_model_or_a_corrupt_file_are_refused(pruned_workspace):
 
 def test_memory_is_that_of_a_process_which_does_nothing_else(workspace):
     workspace()
-    found = footprint.peak_in_process(MODEL, "auto", "cpu", False, prompts(), 4)
+    found = footprint.peak_in_process(MODEL, "auto", "cpu", False, prompts(), 4, None)
     assert 0 <= found < 200  # a tiny model: what loading the modelling code takes
 
 
 def test_a_process_that_fails_is_told(monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     with pytest.raises(SecateurError, match=r"memory of data/model could not be measured \(exit code 1\): no message"):
-        footprint.peak_in_process(MODEL, "auto", "cpu", False, prompts(), 4)
+        footprint.peak_in_process(MODEL, "auto", "cpu", False, prompts(), 4, None)
+
+
+CODES, SEQUENCE, IMAGES = 64, 65, 3
+
+
+def write_images():
+    """Texts and a model as fetch writes them for images: sequences of a class and the codes of an image."""
+    codes = torch.randint(96, (IMAGES, SEQUENCE), generator=torch.Generator().manual_seed(0))
+    codes[:, 0] = 96 + torch.arange(IMAGES)
+    texts = Path("data/texts")
+    facts = {name: {"name": name, "sequence": SEQUENCE} for name in ("calibration", "evaluation")}
+    for name in facts:
+        write_tokens(texts, name, codes.flatten().to(torch.int32).numpy(), facts[name])
+    write_manifest(texts, facts)
+    source = read_manifest(MODEL)
+    images = {"classes": 4, "codes": CODES, "sequence": SEQUENCE}
+    write_json(MODEL / "manifest.json", {**source, "images": images})
+    return codes
+
+
+@pytest.mark.parametrize(("scale", "halves"), [(1.75, 2), (1.0, 1)])
+def test_image_models_draw_whole_images_in_turns(scale, halves, pruned_workspace):
+    """Two rounds after one of warm-up; the MACs of an image are those of all its codes, for both halves."""
+    images = {"count": 1, "shown": 1, "guidance_scale": scale}
+    w = pruned_workspace(architecture="llamagen")
+    w.change(evaluate={"speed": SMALL, "images": images})
+    write_images()
+    w.run("measure_speed")
+    told, drawn = figures(), [row for row in rows() if row["phase"] == "images"]
+    assert [(row["round"], row["model"]) for row in drawn] == [
+        (i, name) for i in (0, 1) for name in ("dense", "pruned")
+    ]
+    assert {(row["images"], row["tokens"]) for row in drawn} == {(2, 2 * CODES)}
+    assert {row["images"] for row in rows() if row["phase"] != "images"} == {None}
+    seconds = [row["seconds"] for row in drawn if row["model"] == "dense"]
+    assert told["dense"]["images"]["highest"] == pytest.approx(2 / min(seconds))
+    assert told["ratio"]["images"]["lowest"] <= told["ratio"]["images"]["highest"]
+    assert (told["guidance_scale"], told["codes"]) == (scale, CODES)
+    assert told["dense"]["images_macs"] - told["pruned"]["images_macs"] == halves * CODES * 3 * 3 * 24 * 32
+
+
+def test_prompts_of_images_begin_with_their_classes(pruned_workspace):
+    pruned_workspace(architecture="llamagen")
+    codes = write_images()
+    prompt = comparison.read_prompt(Speed(prompt=5, generate=60, batch=2))
+    assert prompt.equal(codes[:2, :5])
+
+
+@pytest.mark.parametrize(
+    ("speed", "told"),
+    [
+        (
+            {"prompt": 60, "generate": 6},
+            "evaluate.speed.prompt + generate: expected at most 65, the class and the codes",
+        ),
+        ({"batch": 4}, "evaluate.speed.batch: 4 prompts are more than the 3 evaluation images"),
+    ],
+)
+def test_prompts_that_no_image_has_are_refused(speed, told, pruned_workspace):
+    w = pruned_workspace(architecture="llamagen", speed=SMALL | speed)
+    write_images()
+    code, error = w.fail("measure_speed")
+    assert code == 2
+    assert told in error
+
+
+def test_drawing_leaves_the_random_numbers_as_they_were():
+    model, before = tiny_model("llamagen"), torch.random.get_rng_state()
+    assert drawing.draw_images(model, drawing.Drawing(1, 4, CODES, 1.75)) > 0
+    assert torch.random.get_rng_state().equal(before)
+
+
+def test_memory_of_an_image_model_is_that_of_drawing(workspace, monkeypatch):
+    workspace("llamagen")
+    seen = list[drawing.Drawing]()
+    monkeypatch.setattr(footprint, "draw_images", lambda model, images: seen.append(images))
+    images = drawing.Drawing(2, 4, CODES, 1.75)
+    threads = torch.get_num_threads()
+    footprint.peak_mb(str(MODEL), "auto", "cpu", False, [[1]], 2, vars(images), threads)
+    assert seen == [images]

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from stages.errors import ArchitectureError
 from stages.measuring.speed.generation import generate
 from stages.measuring.speed.rounds import speed_ratios, speeds, time_in_turns
-from stages.measuring.speed.size import last_logits, macs_of, size_of
+from stages.measuring.speed.size import image_macs, last_logits, macs_of, size_of
 from stages.models.structure import find_blocks
 from tests.helpers.tiny import ARCHITECTURES, CONFIGS, VOCABULARY, prompts, tiny_model
 
@@ -48,6 +48,16 @@ def test_macs_are_those_that_torch_counts(architecture, monkeypatch):
         macs, answer = counted(model, input_ids=prompts(2, 1), past_key_values=answer.past_key_values)
         decode += macs
     assert told["decode_macs"] * 2 * (NEW - 1) == pytest.approx(decode)
+
+
+def test_macs_of_an_image_are_those_that_torch_counts():
+    """Both halves of a guided batch, the class and every code but the last, with a cache."""
+    model = tiny_model("llamagen")
+    codes = model.config.codes
+    model.set_attn_implementation("eager")
+    with FlopCounterMode(display=False) as counter:
+        model.generate(class_labels=torch.arange(3), guidance_scale=1.75)
+    assert 3 * image_macs(model, codes, halves=2) == pytest.approx(counter.get_total_flops() / 2)
 
 
 def test_a_model_that_gives_every_logit_is_counted_with_them():
