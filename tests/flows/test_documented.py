@@ -70,6 +70,9 @@ NOT_RUN = {
     "export PREFECT_API_URL=http://127.0.0.1:4200/api": "the fixture `server` does, at another port",
     "prefect server database reset": "these tests' server uses the database",
     "python benchmarks/orchestration.py FOLDER": "most of a minute, a measurement of what runs here",
+    "python -m stages.models.importing.llamagen c2i_XXL_384.pt vq_ds16_c2i.pt llamagen-xxl --image-size 384": (
+        "gigabytes of a hub; tests/unit/models/test_llamagen_import.py and tests/bad_input run it on tiny files"
+    ),
     "cd experiments/attention_matrix && dvc repro figure2": "minutes",
     "cd experiments/d_gating && dvc repro": "hours",
     "cd experiments/lazy_update && dvc repro": "most of an hour",
