@@ -11,12 +11,24 @@ import re
 
 import pytest
 
-from tests.bad_input import artifacts, dvc, flows, machine, methods, params_file, rules, settings, sources, tasks
+from tests.bad_input import (
+    artifacts,
+    dvc,
+    flows,
+    images,
+    machine,
+    methods,
+    params_file,
+    rules,
+    settings,
+    sources,
+    tasks,
+)
 from tests.bad_input.project import RealShell, copy_project, environment_of, results_of
 
 STAGES = [
     case
-    for table in (params_file, settings, methods, rules, sources, tasks, artifacts, machine)
+    for table in (params_file, settings, methods, rules, sources, tasks, artifacts, machine, images)
     for case in table.CASES
 ]
 THROUGH_BASH = {

@@ -79,11 +79,13 @@ def _load(path: Path) -> object:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=_mappable(path))
     except UnpicklingError as error:
         refused = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"holds {refused[1]}, whose code is never run" if refused else "is no pickle of tensors"
+        if refused is None:
+            raise SourceError(f"{path} cannot be read as a .pt file (no pickle of tensors): fetch it again") from error
         raise SourceError(
-            f"{path} {what}: expected tensors only: save the state dict alone, torch.save(model.state_dict(), NEW_FILE)"
+            f"{path} holds {refused[1]}, whose code is never run: expected tensors only: save the state dict alone, "
+            "torch.save(model.state_dict(), NEW_FILE)"
         ) from error
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError, IndexError) as error:  # of a broken file
+    except (EOFError, RuntimeError, ValueError, KeyError, IndexError) as error:  # of a broken file
         raise SourceError(f"{path} cannot be read as a .pt file ({reason_of(error)}): fetch it again") from error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import JanusVQVAE, JanusVQVAEConfig
@@ -9,6 +11,7 @@ from transformers import JanusVQVAE, JanusVQVAEConfig
 from stages.errors import ArtifactError, SourceError
 from stages.models.imaging import tokenizer as imaging
 from stages.models.imaging.tokenizer import BATCH, FOLDER, decode, encode, image_side, load_image_tokenizer
+from tests.helpers.documented import blocks
 from tests.helpers.llamagen import CHANNELS, CODES, GRID, LATENT, SIDE, converted, public_tokenizer
 from tests.reference import llamagen_vq as reference
 
@@ -128,3 +131,11 @@ def test_weights_of_other_sizes_are_refused(folder, tmp_path):
     config.save_pretrained(tmp_path / FOLDER)
     with pytest.raises(ArtifactError, match=r"cannot be loaded as an image tokenizer"):
         load_image_tokenizer(tmp_path, "cpu")
+
+
+def test_the_code_on_the_page_makes_images(folder):
+    (code,) = (block for page, block in blocks("python") if page == "images.md")
+    names = dict[str, Any]()
+    exec(code.replace('"llamagen-xxl"', repr(str(folder))).replace("[207, 360]", "[0, 1]"), names)
+    assert names["codes"].shape == (2, GRID**2)
+    assert (names["images"].shape, names["images"].dtype) == ((2, 3, SIDE, SIDE), torch.uint8)
