@@ -85,8 +85,10 @@ def _load(path: Path) -> object:
             f"{path} holds {refused[1]}, whose code is never run: expected tensors only: save the state dict alone, "
             "torch.save(model.state_dict(), NEW_FILE)"
         ) from error
-    except (EOFError, RuntimeError, ValueError, KeyError, IndexError) as error:  # of a broken file
-        raise SourceError(f"{path} cannot be read as a .pt file ({reason_of(error)}): fetch it again") from error
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, IndexError) as error:  # of a broken file
+        raise SourceError(
+            f"{path} cannot be read as a .pt file ({reason_of(error)}): check its permissions, or fetch it again"
+        ) from error
 
 
 def _mappable(path: Path) -> bool:
