@@ -1,8 +1,8 @@
-"""Measure the dense or the pruned model: perplexity by a named protocol, and lm-eval tasks.
+"""Measure the dense or the pruned model: perplexity by a named protocol, and lm-eval tasks or sampled images.
 
 Reads  data/model or data/pruned (a Hugging Face folder), data/texts/evaluation.parquet.
 Writes metrics/<dense|pruned>.json, the figures, and data/evaluation/<dense|pruned>/protocol.json,
-how they were measured.
+how they were measured; of an image model, samples.safetensors (codes, labels) and samples.png beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 
 from stages.artifacts.atomic import write_json
 from stages.artifacts.places import EVALUATION, METRICS
+from stages.measuring.images.measured import measure_images
 from stages.measuring.quality.evaluated import FOLDERS, open_evaluated
 from stages.measuring.quality.perplexity import perplexity_of
 from stages.measuring.quality.protocol import perplexity_in_words, tasks_in_words
@@ -22,7 +23,7 @@ from stages.measuring.quality.stored_losses import stored_losses
 from stages.measuring.quality.tasks import evaluate_tasks
 from stages.runtime.stage import StageRun, parser_of, run_stage
 
-SECTIONS = ("compute", "evaluate.perplexity", "evaluate.tasks")
+SECTIONS = ("compute", "evaluate.perplexity", "evaluate.tasks", "evaluate.images")
 PACKAGES = ("torch", "transformers", "lm-eval")
 
 
@@ -35,18 +36,26 @@ def main(run: StageRun, which: str) -> None:
     seconds = run.figures.pop("window_seconds", 0.0)
     if seconds and not run.figures["blocks_restored"]:
         run.figures["tokens_per_second"] = round(measured["tokens"] / seconds, 1)
+    images = measure_images(run, model, evaluated.files, FOLDERS[which])
+    if sampled := run.figures.pop("images_sampled", 0):
+        run.figures["images_per_second"] = round(sampled / run.figures.pop("sampling_seconds"), 2)
     if model.device.type == "cuda":
         run.figures["peak_device_memory_mb"] = torch.cuda.max_memory_allocated(model.device) // 2**20
 
+    packages = (*PACKAGES, "torchmetrics") if settings.images.features else PACKAGES
     protocol = {
         "perplexity": perplexity_in_words(settings.perplexity, evaluated.text, measured, str(model.dtype)),
         "tasks": tasks_in_words(settings.tasks, tasks, longest),
+        "images": images.words if images else "",
+        "images_left_out": images.left_out if images else {},
         "text": evaluated.text,
-        "versions": {package: version(package) for package in PACKAGES},
+        "versions": {package: version(package) for package in packages},
     }
     with run.output(EVALUATION / which) as folder:
         write_json(folder / "protocol.json", protocol)
-    write_json(METRICS / f"{which}.json", {"perplexity": measured, "tasks": tasks})
+        if images:
+            images.write(folder)
+    write_json(METRICS / f"{which}.json", {"perplexity": measured, "tasks": tasks, "images": images and images.figures})
 
 
 if __name__ == "__main__":

@@ -30,6 +30,14 @@ from stages.runtime.blocks.plain import PlainRunner
 from stages.runtime.blocks.selection import runner_of
 from stages.runtime.failures import end_failed
 
+GROUPS = {
+    "evaluate": "groups of windows",
+    "samples": "groups of images",
+    "sample_features": "groups of images' features",
+    "reference_features": "groups of reference images' features",
+}
+"""How the log names the results of tasks that are of no block."""
+
 log = logging.getLogger("secateur")
 
 
@@ -62,7 +70,7 @@ class StageRun:
         """Log how many results of earlier runs were restored, if any."""
         tasks = {task: counts for task, counts in self.restored.items() if counts[0]}
         for task, (restored, count) in tasks.items():
-            what = "groups of windows" if task == "evaluate" else "blocks" if len(tasks) == 1 else f"blocks ({task})"
+            what = GROUPS.get(task) or ("blocks" if len(tasks) == 1 else f"blocks ({task})")
             log.info("%d of %d %s restored from %s, %d made", restored, count, what, FOLDER, count - restored)
 
     def _count(self, result: BlockResult) -> Path:

@@ -12,9 +12,16 @@ from stages.params.evaluating import Perplexity, Tasks
 def perplexity_in_words(protocol: Perplexity, text: Mapping[str, Any], measured: Mapping[str, Any], dtype: str) -> str:
     """The perplexity protocol in a line; perplexities are comparable if, and only if, these lines are equal.
 
-    text:     facts about the evaluation text, of the manifest of data/texts.
+    text:     facts about the evaluation text, of the manifest of data/texts; `sequence`, tokens of an image, if it is
+              of images.
     measured: the figures of `perplexity`.
     """
+    tail = f"{dtype.removeprefix('torch.')}; text sha256 {text.get('sha256', '')[:12]}"
+    if "sequence" in text:
+        return (
+            f"{text.get('name', 'unnamed images')}; the {protocol.window - 1} codes of each of {measured['windows']} "
+            f"images after its class; {measured['tokens']} codes scored; {tail}"
+        )
     join = json.dumps(text.get("join", ""), ensure_ascii=False)
     replaced = "".join(f", {old} as {new}" for old, new in text.get("replace", {}).items())
     overlap = "side by side" if protocol.stride == protocol.window else f"{protocol.stride} apart"
@@ -22,7 +29,7 @@ def perplexity_in_words(protocol: Perplexity, text: Mapping[str, Any], measured:
         f"{text.get('name', 'unnamed text')}, joined by {join}{replaced}, tokenised at once; "
         f"{measured['windows']} windows of {protocol.window} tokens, {overlap}, "
         f"{'BOS before each' if protocol.bos else 'no BOS'}; "
-        f"{measured['tokens']} tokens scored; {dtype.removeprefix('torch.')}; text sha256 {text.get('sha256', '')[:12]}"
+        f"{measured['tokens']} tokens scored; {tail}"
     )
 
 

@@ -44,6 +44,11 @@ class FeatureNetwork(Protocol):
     """A network in evaluation mode that gives the features of images, bytes (n, 3, height, width)."""
 
     @property
+    def network(self) -> nn.Module:
+        """The module itself."""
+        ...
+
+    @property
     def name(self) -> str:
         """In words."""
         ...

@@ -16,7 +16,14 @@ from stages.runtime.failures import BlockError
 
 Work = Callable[[Path], Mapping[str, float] | None]
 """Writes a block's result to a path; may give figures (seconds) to add up over the blocks."""
-NOUNS = {"evaluate": "group of windows {}", "gates": "the training of gates", "gate_powers": "the scales of gates"}
+NOUNS = {
+    "evaluate": "group of windows {}",
+    "gates": "the training of gates",
+    "gate_powers": "the scales of gates",
+    "samples": "group of images {}",
+    "sample_features": "the features of group of images {}",
+    "reference_features": "the features of group {} of reference images",
+}
 """How errors name the pieces of tasks whose pieces are no blocks."""
 
 
