@@ -13,6 +13,7 @@ from stages.artifacts.task_rows import metrics_in
 from stages.reporting.attention_figures import attention_figures
 from stages.reporting.figures import figures
 from stages.reporting.flatten import flatten, relevant_settings
+from stages.reporting.images import data_uri
 from stages.reporting.results import Results
 from stages.reporting.speed import speed_rows
 from stages.reporting.structure_figures import structure_figures
@@ -29,6 +30,7 @@ def page(results: Results, summary: Mapping[str, Any]) -> str:
         "percent": percent,
         "share": share,
         "pattern": pattern,
+        "signed": signed,
         "metrics": metrics_in,
     }
     template = environment.from_string((HERE / "page.html").read_text(encoding="utf-8"))
@@ -50,6 +52,7 @@ def page(results: Results, summary: Mapping[str, Any]) -> str:
         chosen=list(flatten({**settings, "settings": summary["settings"]})),
         versions=list(flatten({**results.protocol.get("versions", {}), **results.manifest.get("versions", {})})),
         hashes=results.hashes,
+        pictures={model: data_uri(png) for model, png in results.pictures.items()},
     )
 
 
@@ -62,6 +65,11 @@ def number(value: float | None, digits: int = 2) -> str:
     if value != 0 and abs(value) < 10**-digits:
         return f"{value:.{digits}e}"
     return f"{value:.{digits}f}"
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """A number with its sign."""
+    return f"{value:+.{digits}f}"
 
 
 def percent(fraction: float, digits: int = 2) -> str:

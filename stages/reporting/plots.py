@@ -9,6 +9,7 @@ from typing import Any
 
 from stages.artifacts.attention import errors_by_block
 from stages.reporting.attention_figures import curve_name
+from stages.reporting.images import FIGURES
 from stages.reporting.results import MODELS, Results
 from stages.reporting.speed import speed_rows
 from stages.reporting.structure import unit_rows
@@ -32,6 +33,14 @@ def write_plots(folder: Path, results: Results) -> None:
     _write(folder / "speed.csv", ("figure", "ratio", "lowest", "highest", "dense", "pruned"), running)
     values = ({"model": model, "perplexity": results.metrics[model]["perplexity"]["value"]} for model in MODELS)
     _write(folder / "perplexity.csv", ("model", "perplexity"), values)
+    _write(folder / "images.csv", ("model", *(key for key, *_ in FIGURES)), _sampled(results.metrics))
+
+
+def _sampled(metrics: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """A row a model: the figures of its samples, where FID was measured of both."""
+    found = {model: metrics[model].get("images") or {} for model in MODELS}
+    measured = all(images.get("fid") is not None for images in found.values())
+    return [{"model": model, **images} for model, images in found.items()] if measured else []
 
 
 def _write(path: Path, columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:

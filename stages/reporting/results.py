@@ -14,6 +14,9 @@ from stages.artifacts.places import ATTENTION, COSTS, EVALUATION, METRICS, PRUNE
 from stages.errors import ArtifactError
 
 MODELS = ("dense", "pruned")
+KINDS = ("perplexity", "tasks", "images")
+"""Measurements that protocol.json tells the way of; `images` for image models only."""
+SAMPLES = "samples.png"
 STAGES = (
     "fetch", "extract", "statistics", "solve", "assemble", "compare_attention", "measure_speed", "evaluate_dense",
     "evaluate_pruned",
@@ -34,6 +37,7 @@ class Results:
     attention: figures of the attention matrices, or why there are none.
     attention_rows: a row a text, inputs, block and head.
     speed:    figures of size, memory and speed, or why there are none.
+    pictures: by model: a PNG of samples, the same classes and random numbers for both; none of a text model.
     """
 
     metrics: Mapping[str, Any]
@@ -46,6 +50,7 @@ class Results:
     attention: Mapping[str, Any]
     attention_rows: list[dict[str, Any]]
     speed: Mapping[str, Any]
+    pictures: Mapping[str, bytes]
 
 
 def read_results() -> Results:
@@ -74,19 +79,28 @@ def read_results() -> Results:
         attention=attention,
         attention_rows=attention_rows,
         speed=_speed(),
+        pictures=_pictures(),
     )
 
 
 def _protocol() -> dict[str, Any]:
     """The evaluation protocol; raises ArtifactError where the dense and the pruned model had different ones."""
     dense, pruned = (read_json(EVALUATION / model / "protocol.json") for model in MODELS)
-    for kind in ("perplexity", "tasks"):
-        if dense[kind] != pruned[kind]:
+    for kind in KINDS:
+        ways = [protocol.get(kind, "") for protocol in (dense, pruned)]
+        if ways[0] != ways[1]:
             raise ArtifactError(
-                f"the {kind} of the two models was measured in two ways: dense by `{dense[kind]}`, pruned by "
-                f"`{pruned[kind]}`: run `dvc repro`, which measures both alike"
+                f"the {kind} of the two models was measured in two ways: dense by `{ways[0]}`, pruned by "
+                f"`{ways[1]}`: run `dvc repro`, which measures both alike"
             )
     return dense
+
+
+def _pictures() -> dict[str, bytes]:
+    """The pictures of samples by model, if both have one: there is none where evaluate.images.shown is 0."""
+    paths = {model: EVALUATION / model / SAMPLES for model in MODELS}
+    there = all(path.is_file() for path in paths.values())
+    return {model: path.read_bytes() for model, path in paths.items()} if there else {}
 
 
 def _attention() -> tuple[dict[str, Any], list[dict[str, Any]]]:

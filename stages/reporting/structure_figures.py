@@ -14,6 +14,7 @@ DRAWN = {
     "parameters": "parameters",
     "prefill_macs": "MACs, prefill",
     "decode_macs": "MACs, decode",
+    "images_macs": "MACs, images",
     "peak_memory_mb": "peak memory",
 }
 
@@ -48,17 +49,18 @@ def unit_bars(rows: Sequence[Mapping[str, Any]]) -> str:
 def speed_bars(ratio: Mapping[str, Any]) -> str:
     """Bar charts of the ratios in metrics/speed.json: left sizes and MACs, right speed-ups and MACs' bounds."""
     sizes = {name: ratio[key] for key, name in DRAWN.items() if key in ratio}
-    speeds = [ratio[phase]["median"] for phase in PHASES]
-    reach = [[abs(ratio[phase]["median"] - ratio[phase][end]) for phase in PHASES] for end in ("lowest", "highest")]
-    promised = [1 / ratio[f"{phase}_macs"] for phase in PHASES]
+    phases = [phase for phase in PHASES if phase in ratio]
+    speeds = [ratio[phase]["median"] for phase in phases]
+    reach = [[abs(ratio[phase]["median"] - ratio[phase][end]) for phase in phases] for end in ("lowest", "highest")]
+    promised = [1 / ratio[f"{phase}_macs"] for phase in phases]
 
     def draw(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
         bars = left.barh(list(sizes), list(sizes.values()), color=COLOURS[2], height=0.6)
         left.bar_label(bars, fmt="%.2f", padding=4, color=INK)
         left.set_xlabel("pruned over dense")
-        right.barh(PHASES, speeds, color=COLOURS[0], height=0.6, xerr=reach, error_kw={"ecolor": INK, "capsize": 3})
-        right.plot(promised, PHASES, linestyle="", marker="D", color=COLOURS[1], label="dense MACs over pruned")
+        right.barh(phases, speeds, color=COLOURS[0], height=0.6, xerr=reach, error_kw={"ecolor": INK, "capsize": 3})
+        right.plot(promised, phases, linestyle="", marker="D", color=COLOURS[1], label="dense MACs over pruned")
         right.set_xlabel("times as fast as dense")
         figure.legend(loc="outside upper right")
         for axes in (left, right):
@@ -68,5 +70,5 @@ def speed_bars(ratio: Mapping[str, Any]) -> str:
             axes.grid(visible=False, axis="y")
 
     named = [f"{name} {value:.2f}" for name, value in sizes.items()]
-    named += [f"{phase} {value:.2f} times as fast" for phase, value in zip(PHASES, speeds, strict=True)]
-    return draw_svg("speed", f"Pruned model over dense: {', '.join(named)}", (WIDTH, 2.6), draw)
+    named += [f"{phase} {value:.2f} times as fast" for phase, value in zip(phases, speeds, strict=True)]
+    return draw_svg("speed", f"Pruned model over dense: {', '.join(named)}", (WIDTH, 1.4 + 0.3 * len(sizes)), draw)

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from stages.artifacts.calibration import rank_warning
+from stages.reporting.images import images_facts
 from stages.reporting.results import Results
 from stages.reporting.structure import structure_facts
 
@@ -40,6 +41,7 @@ def summarise(results: Results) -> dict[str, Any]:
         "attention": dict(results.attention),
         "structure": structure_facts(results.manifest),
         "speed": dict(results.speed),
+        "images": images_facts(results.metrics, results.protocol),
         "notes": list(notes(results.metrics)),
         "protocol": {kind: results.protocol[kind] for kind in ("perplexity", "tasks")},
         "solve": results.solution.get("solve", {}),

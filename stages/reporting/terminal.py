@@ -19,7 +19,11 @@ def short_table(summary: Mapping[str, Any], defaults: Mapping[str, Any], page: P
     dense, pruned = summary["dense"], summary["pruned"]
     table = [
         [summary["model"], "dense", "pruned"],
-        ["perplexity", _fixed(dense["perplexity"]["value"]), _fixed(pruned["perplexity"]["value"])],
+        [
+            "perplexity of codes" if summary["images"] else "perplexity",
+            _fixed(dense["perplexity"]["value"]),
+            _fixed(pruned["perplexity"]["value"]),
+        ],
         ["sparsity", "-", f"{100 * pruned['sparsity']:.2f} %"],
         *_covered(pruned),
         ["mean relative error", "-", f"{pruned['relative_error']:.4f}"],
@@ -28,6 +32,8 @@ def short_table(summary: Mapping[str, Any], defaults: Mapping[str, Any], page: P
         for metric in metrics_in(row):
             values = [model["tasks"].get(task, {}).get(metric) for model in (dense, pruned)]
             table.append([f"{task}, {metric}", *("-" if value is None else f"{value:.3f}" for value in values)])
+    for row in (summary["images"] or {"rows": []})["rows"]:
+        table.append([row["figure"], *(f"{row[model]:.{row['digits']}f}" for model in ("dense", "pruned"))])
     table += _running(summary)
     costs = [["stage", "seconds", "peak MB"]]
     costs += [
