@@ -39,11 +39,12 @@ class Entry:
         row: dict[str, Any] = {name.rpartition(".")[2]: self.values[name] for name in parameters}
         if self.error:
             return row | {"perplexity": "failed", "experiment": self.error}
-        tasks = self.metrics["pruned"].get("tasks") or {}
+        pruned = self.metrics["pruned"]
+        measured = (*(pruned.get("tasks") or ()), *(pruned.get("images") or ()))
         row["perplexity"] = round(self.perplexity, 3)
         row["dense"] = round(self.metrics["dense"]["perplexity"]["value"], 3)
         summary = self.metrics.get("summary", {})
-        row |= {name: round(summary[name], 4) for name in tasks if name in summary}
+        row |= {name: round(summary[name], 4) for name in measured if name in summary}
         row["solve seconds"] = self.cost["solve"]["seconds"]
         return row | {"experiment": self.experiment}
 

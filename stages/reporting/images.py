@@ -20,8 +20,8 @@ FIGURES = (
 def images_facts(metrics: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the report tells of samples, None for text models.
 
-    `count`: 0 where no image was drawn; `protocol`: how they were measured; `rows`: of the figures that were measured of
-    both models; `left_out`: of the others, labels by the reason.
+    `count`: 0 where no image was drawn; `protocol`: how they were measured; `rows`: of the figures that both models
+    have; `left_out`: of the others, labels by the reason.
     metrics, protocol: of `Results`.
     """
     if "sequence" not in protocol["text"]:

@@ -33,6 +33,7 @@ def test_its_plots_are_files_that_the_report_always_writes(project):
     plots = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["plots"]
     read = {path for plot in plots for told in plot.values() for path in (*told["y"], *_files(told["x"]))}
     written = {"error_by_block", "sparsity_by_linear", "attention_by_block", "units_by_block", "speed", "perplexity"}
+    written |= {"images"}
     assert read == {f"data/report/plots/{name}.csv" for name in written}  # test_report.py: in every run
     assert set(project.index._plot_sources) == read
 

@@ -11,8 +11,16 @@ def test_a_task_without_accuracy_is_shown_by_its_own_metric():
     measured = {"perplexity": {"value": 12.0}, "tasks": {"articles": row}}
     summary = {
         "dense": measured, "pruned": {**measured, "sparsity": 0.5, "covered": 1.0},
-        "structure": None, "speed": {"state": "off"},
+        "structure": None, "images": None, "speed": {"state": "off"},
     }  # fmt: skip
     metrics = {"dense": measured, "pruned": measured, "summary": key_figures(summary)}
     shown = Entry({"solve.sparsity": 0.5}, "one", metrics, {"solve": {"seconds": 1.0}}).row(["solve.sparsity"])
     assert shown["articles"] == 31.5
+
+
+def test_a_run_of_an_image_model_is_shown_with_the_figures_of_its_samples():
+    measured = {"perplexity": {"value": 12.0}, "tasks": {}, "images": {"count": 8, "fid": 3.25, "recall": None}}
+    metrics = {"dense": measured, "pruned": measured, "summary": {"fid": 3.25, "images": 1.5}}
+    shown = Entry({"solve.sparsity": 0.5}, "one", metrics, {"solve": {"seconds": 1.0}}).row(["solve.sparsity"])
+    assert (shown["fid"], list(shown)[-1]) == (3.25, "experiment")
+    assert not {"count", "recall", "images"} & set(shown)
