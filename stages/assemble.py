@@ -13,7 +13,7 @@ from importlib.metadata import version
 from stages import __version__
 from stages.artifacts.atomic import write_json
 from stages.artifacts.linears import LINEARS
-from stages.artifacts.manifest import read_manifest, sha256_of, trusts_code, verified
+from stages.artifacts.manifest import hashes_of, read_manifest, trusts_code, verified
 from stages.artifacts.places import MODEL, PRUNED, PRUNING_MANIFEST, SOLUTION, TEXTS, block_file
 from stages.artifacts.tokens import read_tokens
 from stages.assembly.facts import pruning_facts
@@ -51,7 +51,7 @@ def main(run: StageRun) -> None:
             **pruning_facts(solution, source, rows, coverage_of(model)),
             **written,
             "versions": {"secateur": __version__, **{package: version(package) for package in PACKAGES}},
-            "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()},
+            "files": hashes_of(folder),
         }
         write_json(folder / PRUNING_MANIFEST.name, facts)
 

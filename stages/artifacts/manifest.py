@@ -21,14 +21,15 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def hashes_of(folder: Path) -> dict[str, str]:
+    """sha256 of every file in `folder` and the folders inside, by path relative to it; manifests left out."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != NAME)
+    return {str(path.relative_to(folder)): sha256_of(path) for path in paths}
+
+
 def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
     """Write manifest.json of `folder`: `facts`, and the sha256 of every file in it, by relative path."""
-    files = {
-        str(path.relative_to(folder)): sha256_of(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != NAME
-    }
-    write_json(folder / NAME, {**facts, "files": files})
+    write_json(folder / NAME, {**facts, "files": hashes_of(folder)})
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

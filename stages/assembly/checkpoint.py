@@ -16,7 +16,9 @@ from stages.artifacts.packing import pack
 from stages.artifacts.tensorfile import TensorFile, TensorWriter, write_tensors
 from stages.assembly.layout import Layout, LayoutPlanner
 from stages.errors import ParameterError
+from stages.models.classes.llamagen import image_class
 from stages.models.classes.registration import copy_code
+from stages.models.imaging.tokenizer import FOLDER
 from stages.models.loading.checkpoint import INDEX, Checkpoint
 from stages.models.streaming.units import units_of
 from stages.walk.pruned import Pruned
@@ -39,7 +41,7 @@ def layout_of(pruned: Pruned, wanted: str, trust_remote_code: bool) -> Layout:
                 f"assemble.layout: {wanted} is for methods that remove heads and channels; where single weights are "
                 "removed every tensor keeps its shape: set it to auto"
             )
-        return Layout()
+        return Layout(made_for=image_class(str(model.config.model_type)))
     keep = [
         {kind.kind: torch.ones(kind.count, dtype=torch.bool) for kind in units_of(model, index)} | units.get(index, {})
         for index in range(model.blocks)
@@ -69,6 +71,8 @@ def write_checkpoint(source: Path, target: Path, pruned: Pruned, layout: Layout,
     for path in sorted(source.iterdir()):
         if path.is_file() and path.suffix != ".safetensors" and path.name not in NOT_COPIED:
             shutil.copyfile(path, target / path.name)
+    if (source / FOLDER).is_dir():
+        shutil.copytree(source / FOLDER, target / FOLDER)
     if layout.values is not None:
         _write(target / "config.json", layout.values)
         if (source / INDEX).is_file():

@@ -46,12 +46,13 @@ def layout_facts(pruned: Pruned, layout: Layout) -> dict[str, Any]:
 
     Which channels are left follows from masks.safetensors.
     """
-    if layout.values is None or layout.parameters is None:
-        return {"name": layout.name}
-    model, blocks = pruned.model, list[dict[str, Any]]()
     loads = ["AutoModelForCausalLM.from_pretrained(folder)"]
     if layout.made_for is not None:
         loads = [f"import secateur; {loads[0]}", f"{loads[0][:-1]}, trust_remote_code=True)"]
+    if layout.values is None or layout.parameters is None:
+        own = {} if layout.made_for is None else {"class": layout.made_for.__name__, "load": loads}
+        return {"name": layout.name, **own}
+    model, blocks = pruned.model, list[dict[str, Any]]()
     for kinds in _kept(pruned):
         counts = dict[str, Any]()
         for units, keep in kinds:

@@ -18,6 +18,7 @@ from torch import Tensor
 from stages.artifacts.tensorfile import TensorFile
 from stages.errors import ArchitectureError, ParameterError
 from stages.models.classes.hetero import CLASSES, hetero_values
+from stages.models.classes.llamagen import image_class
 from stages.models.export.cutting import AxisCut, cuts_of
 from stages.models.export.native import Widths, fit, native_values
 from stages.models.streaming.streamed import StreamedModel
@@ -37,7 +38,7 @@ class Layout:
     cuts:       by stored tensor, the rows or columns kept.
     padding:    by stored bias, its entries (size,) bool, after the cut, that belong to removed units: they become 0.
     added:      biases that the class has and the dense model lacks: shapes, by stored name.
-    made_for:   a class of this package that loads it, whose modeling files go beside config.json; None: transformers'.
+    made_for:   a class of this package that loads it, whose modeling files lie beside config.json; None: transformers'.
     parameters: of the model.
     """
 
@@ -177,6 +178,7 @@ class LayoutPlanner:
             except ArchitectureError as error:
                 refused = refused or error
                 continue
+            made_for = made_for or image_class(str(self._values.get("model_type")))
             return Layout(name, values, cuts, padding, added | fitted.added, made_for, fitted.parameters)
         raise refused or ArchitectureError("no class to try")
 

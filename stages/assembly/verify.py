@@ -51,7 +51,7 @@ def compare_masked(
         compared += len(expected)
         return expected
 
-    ids = tokens[:TOKENS].unsqueeze(0)
+    ids = tokens[: min(TOKENS, model.positions or TOKENS)].unsqueeze(0)
     logits = _logits_of(loaded, ids)
     difference = checked_difference(logits, model.logits(ids, same_block), largest)
     return {"tensors_compared": compared, "logits_compared": logits.numel(), "max_logit_difference": difference}
@@ -60,11 +60,12 @@ def compare_masked(
 def compare_fresh(
     folder: Path, pruned: Pruned, tokens: Tensor, largest: float, trust_remote_code: bool, layout: Layout
 ) -> dict[str, Any]:
-    """Have AutoModelForCausalLM in a fresh process load `folder` and generate after `tokens`; hetero in both its ways.
+    """Have AutoModelForCausalLM in a fresh process load `folder` and generate after `tokens`; ours in both their ways.
 
     Logits are those of float32, where a narrower sum can only differ in its last bits. The generated tokens must be
     those of the masked dense model, which runs on the whole sequence at once. Gives the figures for the manifest;
-    raises ArtifactError where logits differ by more than `largest` or another token was chosen.
+    raises ArtifactError where logits differ by more than `largest` or another token was chosen. The tokens of an image
+    model begin with the class of an image.
     """
     model = pruned.model.in_dtype("float32")
     prompt = tokens[: min(TOKENS, (model.positions or TOKENS + NEW_TOKENS) - NEW_TOKENS)].tolist()

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from stages.errors import ParameterError, unknown
 from stages.methods import registry
 from stages.params.amounts import check_amounts
-from stages.params.base import DType, Positive, Section
+from stages.params.base import Device, DType, Positive, Section
 from stages.params.effects import check_effects
 from stages.params.evaluating import Evaluate
 from stages.params.faults import fault_at, first_fault
@@ -25,7 +25,7 @@ PATH = Path("params.yaml")
 class Compute(Section):
     """compute: device and dtype of the model in every stage that runs it."""
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Device = "auto"
     """auto: a GPU if there is one."""
     dtype: DType = "auto"
     """Of weights and hidden states in forwards; auto: the checkpoint's own."""

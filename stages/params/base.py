@@ -12,6 +12,8 @@ from stages.params.faults import fault_at
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 """A floating-point dtype, or `auto`, whose meaning each setting tells."""
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
+"""Where torch computes: `auto` is a GPU if there is one."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 """A number from 0 to 1, both included."""
 Positive = Annotated[int, Field(ge=1)]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from stages.params.base import DType, Fraction, Section, Sha256
+from stages.params.faults import fault_at
+from stages.params.image_sources import FolderImages, GeneratedImages
 from stages.params.ranges import OneRange, Range
 
 
@@ -135,16 +137,34 @@ class WheelText(TextOptions):
     """A glob over the members; the folder that holds a member is its label."""
 
 
-Text = Annotated[HubText | LocalText | WheelText, Field(discriminator="source")]
+Text = HubText | LocalText | WheelText
+Images = GeneratedImages | FolderImages
+AnySource = Annotated[Text | Images, Field(discriminator="source")]
 
 
 class Fetch(Section):
-    """fetch: sources of the model and of the calibration and evaluation texts."""
+    """fetch: sources of the model and of the calibration and evaluation texts; of an image model, of its images."""
 
     model: Model
-    calibration: Text
+    calibration: AnySource
     """Text that statistics are taken on."""
-    evaluation: Text
+    evaluation: AnySource
     """Text that perplexity is measured on."""
     max_overlap: Fraction = 0.01
-    """Largest share of the evaluation text, in characters, that calibration may also hold."""
+    """Largest share of the evaluation text, in characters (or in images), that calibration may also hold."""
+
+    @property
+    def of_images(self) -> bool:
+        """Whether the sources are of images."""
+        return isinstance(self.calibration, Images)
+
+    @model_validator(mode="after")
+    def _both_of_a_kind(self) -> Fetch:
+        if isinstance(self.evaluation, Images) != self.of_images:
+            kinds = ("images, generated", "hub, local, wheel")
+            raise fault_at(
+                "evaluation.source",
+                f"expected {kinds[not self.of_images]} beside fetch.calibration.source: {self.calibration.source}, got "
+                f"{self.evaluation.source}: a model is of images or of text",
+            )
+        return self

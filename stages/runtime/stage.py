@@ -33,6 +33,8 @@ from stages.runtime.failures import end_failed
 GROUPS = {
     "evaluate": "groups of windows",
     "samples": "groups of images",
+    "draw": "groups of images",
+    "encode": "groups of images",
     "sample_features": "groups of images' features",
     "reference_features": "groups of reference images' features",
 }

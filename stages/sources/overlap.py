@@ -1,8 +1,10 @@
-"""Overlap of calibration and evaluation text: refuses to measure a model on the text it was calibrated on."""
+"""Overlap of calibration and evaluation, text or images: refuses to measure a model on what it was calibrated on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+from torch import Tensor
 
 from stages.errors import ParameterError
 from stages.sources.repeats import LONG, stripped_lines
@@ -41,3 +43,18 @@ def check_disjoint(calibration: ChosenText, evaluation: ChosenText, largest: flo
             "(fetch.max_overlap): take another split, another file, or `documents` that do not meet"
         )
     return share
+
+
+def check_unseen(calibration: Tensor, evaluation: Tensor, largest: float) -> float:
+    """The fraction of evaluation images that calibration has too; raises ParameterError above `largest`.
+
+    Codes (images, codes) of both; images are the same where all their codes are.
+    """
+    known = {row.numpy().tobytes() for row in calibration}
+    seen = sum(row.numpy().tobytes() in known for row in evaluation)
+    if seen > largest * len(evaluation):
+        raise ParameterError(
+            f"fetch.evaluation: {seen} of its {len(evaluation)} images are also in calibration, expected at most "
+            f"{largest:.1%} (fetch.max_overlap): take another folder, another seed, or `images` that do not meet"
+        )
+    return seen / len(evaluation)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.errors import ParameterError
-from stages.params.fetching import HubText, Text, TextOptions, WheelText
+from stages.params.fetching import Fetch, HubText, Text, TextOptions, WheelText
 from stages.runtime.progress import progress
 from stages.sources.documents import Document, read_documents
 from stages.sources.reading import explain_unreadable
@@ -23,6 +23,12 @@ class ChosenText:
     documents: list[Document]
     text: str
     facts: dict[str, Any]
+
+
+def choose_texts(settings: Fetch) -> dict[str, ChosenText]:
+    """Both texts, `calibration` and `evaluation`; none where the sources are of images. See `choose_text`."""
+    sources = {"calibration": settings.calibration, "evaluation": settings.evaluation}
+    return {name: choose_text(source, f"fetch.{name}") for name, source in sources.items() if isinstance(source, Text)}
 
 
 def choose_text(source: Text, place: str) -> ChosenText:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stages.artifacts.manifest import trusts_code
 from stages.artifacts.tokens import write_tokens
 from stages.errors import ArtifactError, SourceError, reason_of
 from stages.models.importing.tokens import tokenise
@@ -17,6 +19,15 @@ from stages.params import Params
 from stages.sources.texts import ChosenText
 
 log = logging.getLogger("secateur")
+
+
+def write_texts(
+    folder: Path, texts: Mapping[str, ChosenText], model_folder: Path, model: Mapping[str, Any], params: Params
+) -> dict[str, dict[str, Any]]:
+    """Write the token ids of both texts (`write_text`); gives the facts of each. model: its manifest."""
+    vocabulary = int(model["vocabulary"])
+    tokenizer = open_tokenizer(model_folder, trusts_code(model), vocabulary)
+    return {name: write_text(folder, name, text, tokenizer, vocabulary, params) for name, text in texts.items()}
 
 
 def open_tokenizer(folder: Path, trust_remote_code: bool, vocabulary: int) -> Any:

@@ -13,7 +13,7 @@ import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stages.artifacts.manifest import write_manifest
-from stages.models.classes.modeling_llamagen import LlamaGenConfig
+from stages.models.classes.llamagen import CLASSES
 from stages.params.yamlfile import yaml_text
 
 VOCABULARY = 96
@@ -95,7 +95,7 @@ UNWALKABLE: dict[str, tuple[str, dict[str, Any]]] = {
 
 def config_class(name: str) -> Any:
     """A configuration class of transformers', or LlamaGen's."""
-    return LlamaGenConfig if name == "LlamaGenConfig" else getattr(transformers, name)
+    return CLASSES["llamagen"][0] if name == "LlamaGenConfig" else getattr(transformers, name)
 
 
 def tiny_model(architecture: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:

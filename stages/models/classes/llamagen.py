@@ -10,4 +10,10 @@ from stages.models.classes.registration import register
 CLASSES: dict[str, tuple[Any, Any]] = {"llamagen": (LlamaGenConfig, LlamaGenForImageGeneration)}
 """Configuration and model class, by `model_type`."""
 
+
+def image_class(model_type: str) -> type | None:
+    """The class of ours that loads an image model of this type; None: it is a model of text."""
+    return CLASSES[model_type][1] if model_type in CLASSES else None
+
+
 register(CLASSES)

@@ -39,6 +39,24 @@ def read_picture(path: Path) -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
+def cropped(pixels: Tensor, side: int) -> Tensor:
+    """The centre of RGB pixels, uint8 (3, height, width), as (3, side, side); a picture of that size is not touched.
+
+    The shorter side is halved by averaging while it is at least twice `side`, then scaled to `side` by bicubic
+    interpolation, and the middle of the longer side is taken: as ADM (Dhariwal and Nichol 2021, `center_crop_arr` of
+    its code) and LlamaGen prepare the images that they train on.
+    """
+    image = Image.fromarray(pixels.permute(1, 2, 0).numpy())
+    while min(image.size) >= 2 * side:
+        image = image.resize((image.width // 2, image.height // 2), Image.Resampling.BOX)
+    scale = side / min(image.size)
+    if scale != 1:
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    middle = np.array(image.crop((left, top, left + side, top + side)))
+    return torch.from_numpy(middle).permute(2, 0, 1).contiguous()
+
+
 def write_picture(path: Path, pixels: Tensor) -> None:
     """Write RGB pixels, uint8 (3, height, width), as a PNG file."""
     Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy()).save(path, format="PNG")

@@ -18,17 +18,17 @@ VECTOR_FUNCTIONS = (
 """Functions of one tensor that torch may hand to MKL on a CPU."""
 
 
-def device_of(setting: str) -> torch.device:
+def device_of(setting: str, place: str = "compute.device") -> torch.device:
     """torch device of the setting; `auto`: CUDA where there is one, else the CPU.
 
-    Raises ParameterError for a CUDA device that is not there.
+    place: the setting's name, for messages. Raises ParameterError for a CUDA device that is not there.
     """
     if setting == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(setting)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ParameterError(
-            f"compute.device: expected one of {torch.cuda.device_count()} CUDA devices, got {setting}: use auto or cpu"
+            f"{place}: expected one of {torch.cuda.device_count()} CUDA devices, got {setting}: use auto or cpu"
         )
     return device
 

@@ -23,6 +23,8 @@ NOUNS = {
     "samples": "group of images {}",
     "sample_features": "the features of group of images {}",
     "reference_features": "the features of group {} of reference images",
+    "draw": "group of images {}",
+    "encode": "group of images {}",
 }
 """How errors name the pieces of tasks whose pieces are no blocks."""
 

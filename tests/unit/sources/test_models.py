@@ -19,6 +19,7 @@ from stages.models.streaming.streamed import StreamedModel
 from stages.params.fetching import HubModel, LocalModel, WheelModel
 from stages.sources import wheels
 from stages.sources.model import write_model
+from tests.helpers.images import save_image_tokenizer
 from tests.helpers.tiny import ARCHITECTURES, VOCABULARY, save_tiny
 
 WEIGHTS = "model.safetensors"
@@ -60,6 +61,8 @@ def logits(folder, **options):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_weights_that_need_no_change_are_copied_byte_for_byte(architecture, source, target):
     model = save_tiny(source, architecture, dtype=torch.bfloat16)
+    if architecture == "llamagen":
+        save_image_tokenizer(source, model.config.vocab_size, model.config.grid_size)
     facts = write_model(local(source), target)
     assert sha256_of(target / WEIGHTS) == sha256_of(source / WEIGHTS)
     assert facts["architecture"] == type(model).__name__
