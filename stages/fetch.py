@@ -14,6 +14,7 @@ import sys
 from stages.artifacts.images import images_of
 from stages.artifacts.manifest import write_manifest
 from stages.artifacts.places import MODEL, TEXTS
+from stages.params.kinds import check_kind
 from stages.params.positions import check_positions
 from stages.runtime.stage import StageRun, parser_of, run_stage
 from stages.sources.model import write_model
@@ -35,6 +36,7 @@ def main(run: StageRun) -> None:
         model = write_model(settings.model, model_folder)
         images = images_of(model)
         check_sources(settings, images)
+        check_kind(run.params, images.sequence if images else None)
         check_positions(run.params, model["positions"])
         log.info("%s: %.1f million parameters, %s", model["architecture"], model["parameters"] / 1e6, model["dtype"])
         write_manifest(model_folder, model)

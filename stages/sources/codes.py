@@ -5,7 +5,7 @@ Groups of images are kept in the block store, so that a run that was killed goes
 
 from __future__ import annotations
 
-import hashlib
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -68,14 +68,15 @@ def _drawn(chosen: ChosenImages, model: ImageModel) -> Iterator[tuple[Block, Any
     """Blocks of images drawn together, each by random numbers of its own."""
     source = chosen.source
     assert isinstance(source, GeneratedImages)
-    sampling = Sampling(source.guidance_scale, source.guided_codes, source.temperature, source.top_k, source.top_p)
+    sampling = Sampling(**{name: getattr(source, name) for name in Sampling.__dataclass_fields__})
     facts = {
         "code": code_of(_draw), "model": identity_of(model.folder), "sampling": asdict(sampling),
         **compute_facts(model.device, torch.float32, source.batch),
     }  # fmt: skip
     for index, start in enumerate(range(0, len(chosen.labels), source.batch)):
         labels = list(chosen.labels[start : start + source.batch])
-        seed = int.from_bytes(hashlib.sha256(f"{source.seed} {index}".encode()).digest()[:6], "big")
+        # Other random numbers than evaluate's: the samples that are measured are not those of calibration.
+        seed = random.Random(f"fetch {source.seed} {index}").getrandbits(63)
         key = key_of(task="draw", labels=labels, seed=seed, **facts)
         yield Block("draw", index, key), partial(_draw, model, labels, sampling, seed)
 
