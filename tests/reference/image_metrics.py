@@ -1,9 +1,8 @@
-"""Metrics of images from features, by their definitions, in float64: loops and scipy's matrix square root."""
+"""Metrics of images from features, by their definitions, in float64: loops, and roots of symmetric matrices."""
 
 from __future__ import annotations
 
 import numpy as np
-from scipy import linalg
 
 
 def frechet_distance(first, second):
@@ -13,8 +12,15 @@ def frechet_distance(first, second):
 
 
 def frechet_of_moments(mean, other_mean, covariance, other_covariance):
-    root = linalg.sqrtm(covariance @ other_covariance)
-    return ((mean - other_mean) ** 2).sum() + np.trace(covariance + other_covariance - 2 * root.real)
+    root = square_root(covariance)
+    cross = square_root(root @ other_covariance @ root)  # of the same trace as the root of the product
+    return ((mean - other_mean) ** 2).sum() + np.trace(covariance + other_covariance - 2 * cross)
+
+
+def square_root(matrix):
+    """Of a symmetric matrix without negative eigenvalues but for rounding."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    return (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
 
 
 def inception_score(logits):
