@@ -16,6 +16,8 @@ HELP = """Prune language models as a reproducible pipeline. In the project's fol
                                        compare_attention, measure_speed, evaluate, report
   python -m stages.solve --list        the methods, their settings and papers
   python -m stages.report --show       the last result, in short
+  python -m stages.models.importing.llamagen --help
+                                       LlamaGen's published files (images) as a folder that fetch reads
 
 Settings are in params.yaml, the graph in dvc.yaml, results in data/report/index.html."""
 
