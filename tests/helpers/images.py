@@ -33,7 +33,7 @@ def write_image_params(folder: Path, **sections: Any) -> None:
     }
     values = params_values(
         fetch=fetch,
-        calibration={"sequences": 16, "length": SEQUENCE},
+        calibration={"sequences": 8, "length": SEQUENCE},
         evaluate={
             "perplexity": {"window": SEQUENCE, "stride": SEQUENCE},
             "tasks": {"names": []},
