@@ -19,6 +19,7 @@ from stages.params.positions import check_positions
 from stages.runtime.stage import StageRun, parser_of, run_stage
 from stages.sources.model import write_model
 from stages.sources.overlap import check_disjoint
+from stages.sources.pictures import check_images
 from stages.sources.sequences import check_sources, write_images
 from stages.sources.texts import choose_texts
 from stages.sources.tokenised import write_texts
@@ -28,8 +29,9 @@ log = logging.getLogger("secateur")
 
 
 def main(run: StageRun) -> None:
-    """Write both folders: texts are read first, since most mistakes are in their settings."""
+    """Write both folders: texts are read first, since most mistakes are in their settings; images need the model."""
     settings = run.params.fetch
+    check_images(settings)
     texts = choose_texts(settings)
     overlap = check_disjoint(texts["calibration"], texts["evaluation"], settings.max_overlap) if texts else 0.0
     with run.output(MODEL) as model_folder, run.output(TEXTS) as texts_folder:

@@ -12,7 +12,8 @@ from stages.artifacts.images import ImageFacts
 from stages.artifacts.places import from_project
 from stages.errors import ParameterError, SourceError
 from stages.models.imaging.pictures import SUFFIXES
-from stages.params.fetching import Images
+from stages.models.loading.compute import device_of
+from stages.params.fetching import Fetch, Images
 from stages.params.image_sources import FolderImages, GeneratedImages
 from stages.params.ranges import resolve_numbers
 from stages.sources.reading import explain_unreadable
@@ -40,6 +41,19 @@ def choose_images(source: Images, place: str, facts: ImageFacts) -> ChosenImages
         return _in_folder(source, place, facts)
 
 
+def check_images(settings: Fetch) -> None:
+    """What can be told of sources of images before the model is there.
+
+    Raises SourceError for a folder that is missing, ParameterError for a device that is not there.
+    """
+    for name, source in (("calibration", settings.calibration), ("evaluation", settings.evaluation)):
+        if isinstance(source, Images):
+            device_of(source.device, f"fetch.{name}.device")
+        if isinstance(source, FolderImages) and not from_project(source.path).is_dir():
+            missing = from_project(source.path)
+            raise SourceError(f"fetch.{name}.path: {missing} is not there: expected a folder with one for each class")
+
+
 def _generated(source: GeneratedImages, place: str, facts: ImageFacts) -> ChosenImages:
     try:
         classes = resolve_numbers(source.classes or (), facts.classes) or list(range(facts.classes))
@@ -56,8 +70,6 @@ def _generated(source: GeneratedImages, place: str, facts: ImageFacts) -> Chosen
 
 def _in_folder(source: FolderImages, place: str, facts: ImageFacts) -> ChosenImages:
     folder = from_project(source.path)
-    if not folder.is_dir():
-        raise SourceError(f"{place}.path: {folder} is not there: expected a folder with a folder of images a class")
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(folders) != facts.classes:
         raise ParameterError(

@@ -41,7 +41,7 @@ def sample_codes(model: LlamaGenForImageGeneration, labels: Tensor, sampling: Sa
             if "probability tensor" in str(error):
                 raise NotFiniteError(
                     "the model's logits of image codes are not finite: look for NaN or infinity in its weights, or set "
-                    "compute.dtype to float32"
+                    "compute.dtype (for fetch fetch.model.dtype) to float32"
                 ) from error
             raise
     return codes.cpu()

@@ -124,7 +124,7 @@ def test_another_seed_draws_other_images():
         ({"calibration": {**DRAWN, "classes": [7]}}, "fetch.calibration.classes: expected some of 0 to 4"),
         ({"calibration": {**DRAWN, "guided_codes": 17}}, f"guided_codes: expected at most {CODES}, the codes"),
         ({"calibration": {**DRAWN, "device": "cuda:9"}}, "fetch.calibration.device: expected one of 0 CUDA"),
-        ({"calibration": files("none")}, "fetch.calibration.path: none is not there: expected a folder with a fold"),
+        ({"calibration": files("none")}, "fetch.calibration.path: none is not there: expected a folder with one"),
         ({"calibration": files("seen/class0")}, "seen/class0 holds 0 folders, expected 5, one for each class"),
         ({"calibration": files("empty")}, "expected image files (.png, .jpg, .jpeg, .webp) in the folders of empty"),
         ({"calibration": files("seen", images="2-3")}, "fetch.calibration.images: expected a last one of at most 2"),
