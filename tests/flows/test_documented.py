@@ -182,6 +182,15 @@ def tells(*words):
     return check
 
 
+def runs(*stages):
+    """A check that these stages ran and no other."""
+
+    def check(project, output):
+        assert re.findall(r"Running stage '(\w+)'", output) == list(stages)
+
+    return check
+
+
 def wanda_is_shown(project, output):
     assert "wanda" in output
     assert "perplexity" in output
@@ -229,6 +238,8 @@ STEPS = [
     ("python -m stages.solve", None, every_block_is_restored),
     ("python -m stages.solve --list", None, tells("admm", "attention_gd", "obs_units")),
     ("make clean-store", None, the_store_is_gone),
+    ("dvc repro -f -s fetch", None, runs("fetch")),
+    ("dvc repro -f -s evaluate_dense evaluate", None, runs("evaluate_dense", "evaluate")),
 ]  # fmt: skip
 """Documented commands in the order in which they run, what is run for them (None: the same), and the check."""
 
@@ -248,6 +259,9 @@ ALIKE = {
     "python -m stages.<name>": "python -m stages.solve",
     "python -m flows.sweep --method magnitude,wanda,sparsegpt --sparsity 0.3,0.5,0.7":
         "python -m flows.sweep --method wanda,sparsegpt --sparsity 0.3,0.5",
+    "python -m flows.sweep --method newton,flap,obs_units --sparsity 0.1,0.15,0.2":
+        "python -m flows.sweep --method wanda,sparsegpt --sparsity 0.3,0.5",
+    "dvc exp run -S solve.method=flap": "dvc exp run -S solve.method=wanda",
 }  # fmt: skip
 """Documented commands for which another is run."""
 
