@@ -17,6 +17,10 @@ FIGURES = (
 """Names in `images` of metrics/<model>.json, their labels, which is better, and decimals."""
 
 
+SMALL = 480
+"""Pixels that a picture has on the page, about."""
+
+
 def images_facts(metrics: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the report tells of samples, None for text models.
 
@@ -44,6 +48,10 @@ def _values(dense: float, pruned: float) -> dict[str, float]:
     return {"dense": dense, "pruned": pruned, "difference": pruned - dense}
 
 
-def data_uri(png: bytes) -> str:
-    """A PNG file as the address of an `img` element that loads nothing."""
-    return f"data:image/png;base64,{b64encode(png).decode('ascii')}"
+def embedded(png: bytes) -> dict[str, Any]:
+    """A PNG file for an `img` element: its `source`, an address that loads nothing; whether it is `small`.
+
+    A small picture is shown larger than it is, so that its pixels should stay squares.
+    """
+    width = int.from_bytes(png[16:20], "big")  # of the first chunk, IHDR
+    return {"source": f"data:image/png;base64,{b64encode(png).decode('ascii')}", "small": width < SMALL}

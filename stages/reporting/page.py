@@ -13,7 +13,7 @@ from stages.artifacts.task_rows import metrics_in
 from stages.reporting.attention_figures import attention_figures
 from stages.reporting.figures import figures
 from stages.reporting.flatten import flatten, relevant_settings
-from stages.reporting.images import data_uri
+from stages.reporting.images import embedded
 from stages.reporting.results import Results
 from stages.reporting.speed import speed_rows
 from stages.reporting.structure_figures import structure_figures
@@ -52,7 +52,7 @@ def page(results: Results, summary: Mapping[str, Any]) -> str:
         chosen=list(flatten({**settings, "settings": summary["settings"]})),
         versions=list(flatten({**results.protocol.get("versions", {}), **results.manifest.get("versions", {})})),
         hashes=results.hashes,
-        pictures={model: data_uri(png) for model, png in results.pictures.items()},
+        pictures={model: embedded(png) for model, png in results.pictures.items()},
     )
 
 
@@ -68,8 +68,8 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """A number with its sign."""
-    return f"{value:+.{digits}f}"
+    """A number with its sign, which of 0 is +."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
 
 
 def percent(fraction: float, digits: int = 2) -> str:
