@@ -60,6 +60,8 @@ def main() -> None:
     parser.add_argument("--skip", choices=WAYS, nargs="+", default=[])
     parser.add_argument("--peak", nargs=2, metavar=("WAY", "FOLDER"), help="only the peak of a way, in this process")
     options = parser.parse_args()
+    if options.public and not (options.public / "autoregressive").is_dir():
+        parser.error(f"--public: {options.public} holds no folder autoregressive: expected a checkout of LlamaGen")
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")  # LlamaGen chooses its attention kernel by a name that torch is about to drop
     if options.peak:
