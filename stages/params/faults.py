@@ -48,9 +48,11 @@ def _shown(value: Any) -> str:
 
 def _place(fault: ErrorDetails, values: Any) -> str:
     """The parameter's dotted name in params.yaml, without the names of union members that pydantic puts between."""
-    place, missing = "", fault["loc"][-1:] if fault["type"] == "missing" else ()
+    place, missing, member = "", fault["loc"][-1:] if fault["type"] == "missing" else (), None
     for part in fault["loc"]:
-        if isinstance(part, int):
+        if isinstance(values, dict) and part == values.get("source") and values is not member:
+            member = values  # of a union: its name may be that of a setting too (images)
+        elif isinstance(part, int):
             place += f"[{part}]"
             values = values[part] if isinstance(values, Sequence) and part < len(values) else None
         elif not isinstance(values, dict) or part in values or part in missing:

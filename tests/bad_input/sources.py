@@ -21,6 +21,7 @@ MODEL, CONFIG, WEIGHTS = "source/model", "source/model/config.json", "source/mod
 INDEX = "source/model/model.safetensors.index.json"
 DOWN = "model.layers.1.mlp.down_proj.weight"
 TEXT = "source/calibration.jsonl"
+DRAWN = "{source: generated, images: 2}"
 WHEEL = ".cache/wheels/texts-1.0-py3-none-any.whl"
 
 
@@ -107,6 +108,12 @@ def bad_member(folder: Path) -> None:
     """Spoil the bytes of a member; the wheel's directory stays whole."""
     data = (folder / WHEEL).read_bytes()
     write(WHEEL, data.replace(b"word3 word2 word3", b"word3 word4 word3", 1))(folder)
+
+
+def images(calibration: str = DRAWN, evaluation: str = DRAWN) -> Change:
+    """Sources of images for the model of text."""
+    model = "{source: local, path: source/model}"
+    return section(f"fetch: {{model: {model}, calibration: {calibration}, evaluation: {evaluation}}}")
 
 
 HUB = "{source: hub, id: someone/none-such, revision: main}"
@@ -271,6 +278,17 @@ CASES = [
     bad("a wheel that was cut off", FETCH, spoiled_wheel(cut(WHEEL)), r"texts-1\.0\S*\.whl"),
     bad("a wheel with a corrupt member", FETCH, spoiled_wheel(bad_member), r"texts-1\.0\S*\.whl",
         r"texts/a/1\.txt|CRC"),
+    # Images.
+    bad("images beside a text", FETCH, images(evaluation="{source: local, path: source/evaluation.jsonl}"),
+        r"fetch\.evaluation\.source: expected images, generated beside .*: generated, got local"),
+    bad("images for a model of text", FETCH, images(),
+        r"fetch\.calibration\.source: expected hub, local or wheel, since fetch\.model is a model of text, got gen"),
+    bad("guidance away from the class", FETCH, images("{source: generated, images: 2, guidance_scale: 0.5}"),
+        r"fetch\.calibration\S*guidance_scale: .*greater than or equal to 1, got 0\.5"),
+    bad("half a batch that is guided by nothing", FETCH, images("{source: generated, images: 2, guidance_scale: 1, "
+        "guided_codes: 8}"), r"fetch\.calibration\.guided_codes: guidance_scale 1 guides no code, got 8"),
+    bad("images of a class from behind", FETCH, images('{source: images, path: source, images: "-2--1"}'),
+        r"fetch\.calibration\.images: images of a class are counted from 0, got -2--1"),
     # Good ones.
     good("a text in Latin-1", FETCH, *calibration("source/a.txt", "word6 café word2 ".encode("latin-1") * 80)),
     good("a range of documents", FETCH, *calibration(TEXT, options=', documents: "0-19", shuffle: 1')),
