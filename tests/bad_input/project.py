@@ -68,6 +68,7 @@ evaluate:
   perplexity: {window: 16, stride: 16}
   tasks: {names: [], limit: 4, max_length: 32}
   attention: {sequences: 2, length: 16}
+  images: {count: 0, guidance_scale: 1.75, guided_codes: null, temperature: 1, top_k: 0, top_p: 1}
   speed: {prompt: 8, generate: 4, repeats: 1}
 
 store: {limit_gb: 1}

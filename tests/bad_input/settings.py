@@ -141,8 +141,8 @@ CASES = [
     bad("more prompts than text", "stages.measure_speed", edit("repeats: 1", "repeats: 1, batch: 1000, always: true"),
         r"evaluate\.speed: 1000 prompts of 8 tokens are more than the 400 tokens of the evaluation text", "use fewer"),
     # evaluate.images
-    bad("images of a model of text", "stages.evaluate dense", edit(SPEED, SPEED + "\n  images: {count: 16}"),
+    bad("images of a model of text", "stages.evaluate dense", edit("images: {count: 0", "images: {count: 16"),
         r"evaluate\.images\.count: the model is of text and draws no images: expected 0, got 16", "set it to 0"),
-    bad("sampling without samples", "stages.evaluate dense", edit(SPEED, SPEED + "\n  images: {top_k: 5}"),
+    bad("sampling without samples", "stages.evaluate dense", edit("top_k: 0", "top_k: 5"),
         r"evaluate\.images\.top_k: evaluate\.images\.count is 0.*expected 0, got 5"),
 ]  # fmt: skip
