@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.bad_input.case import Change, bad, edit, good, section
 
 SOLVE, EXTRACT = "stages.solve", "stages.extract"
-SPEED = "speed: {prompt: 8, generate: 4, repeats: 1}"
 
 
 def solve(text: str) -> Change:
