@@ -1,7 +1,8 @@
 """Seconds and memory of drawing images with a key-value cache, without one, and by LlamaGen's own code.
 
     git clone https://github.com/FoundationVision/LlamaGen PUBLIC
-    python benchmarks/images.py [--public PUBLIC] [--size B] [--images 2] [--repeats 3] [--skip none static]
+    python benchmarks/images.py [--public PUBLIC] [--size B] [--images 2] [--repeats 3] [--skip none static] \\
+        [--write FILE]
 
 A class-conditional LlamaGen of random weights draws the codes of `--images` images at once, 256 each, guided (scale
 1.75, so twice as many sequences), all 16,384 codes, temperature 1. With --public its own Transformer makes the weights,
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--skip", choices=WAYS, nargs="+", default=[])
+    parser.add_argument("--write", type=Path, help="a file for the table, with this command")
     parser.add_argument("--peak", nargs=2, metavar=("WAY", "FOLDER"), help="only the peak of a way, in this process")
     options = parser.parse_args()
     if options.public and not (options.public / "autoregressive").is_dir():
@@ -71,7 +73,12 @@ def main() -> None:
     ways = [way for way in WAYS if way not in skipped]
     with tempfile.TemporaryDirectory() as folder:
         make(options, Path(folder))
-        print(table(options, ways, Path(folder)))
+        measured = table(options, ways, Path(folder))
+    print(measured)
+    if options.write:
+        options.write.write_text(
+            f"python benchmarks/images.py {' '.join(sys.argv[1:])}\n\n{measured}\n", encoding="utf-8"
+        )
 
 
 def make(options: argparse.Namespace, folder: Path) -> None:
