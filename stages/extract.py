@@ -43,15 +43,14 @@ def main(run: StageRun) -> None:
     check_positions(run.params, model.positions)
     texts = read_manifest(TEXTS)
     tokens = read_tokens(TEXTS, "calibration", texts)
-    sequence = texts["calibration"].get("sequence")
-    windows = sample_windows(tokens, settings.sequences, settings.length, settings.seed, sequence)
+    windows = sample_windows(tokens, settings.sequences, settings.length, settings.seed, texts["calibration"])
     calibration = {"text": texts["calibration"], **settings.model_dump(), "widest": widest_linear(model)}
     if short := rank_warning(calibration):
         log.warning(short)
     facts = {
         "code": code_of(main),
         "tokens": texts["files"]["calibration.parquet"],
-        "calibration": {**settings.model_dump(), "sequence": sequence},
+        "calibration": settings.model_dump(),
         "extract": run.params.extract.model_dump(),
         "model": identity,
         **compute_facts(model.device, model.dtype, chunk),

@@ -31,17 +31,23 @@ def read_tokens(folder: Path, which: str, manifest: Mapping[str, Any]) -> Tensor
     return torch.from_numpy(column.to_numpy().copy()).long()
 
 
-def sample_windows(tokens: Tensor, sequences: int, length: int, seed: int, sequence: int | None = None) -> Tensor:
+def sample_windows(
+    tokens: Tensor, sequences: int, length: int, seed: int, text: Mapping[str, Any] | None = None
+) -> Tensor:
     """(sequences, length) windows of a text, drawn by random.Random(seed).
 
-    sequence: tokens of each sequence of a text that consists of such (`sequence` among its facts: images). Sequences
-    are then drawn without replacement, and a window is the first tokens of one; elsewhere windows start anywhere.
+    text: its facts. Where they have `sequence`, the text consists of sequences of so many tokens (images), of which
+    `halves` in a row are of one image. Images are then drawn without replacement, a window is the first tokens of a
+    sequence, and windows of an image stand together, on one side of the split into fitted and held-out sequences if
+    their number is even; elsewhere windows start anywhere.
     Raises ParameterError if the text has fewer tokens than the windows together, or shorter sequences.
     """
     draw = random.Random(seed)
-    if sequence is not None:
+    if text is not None and "sequence" in text:
+        sequence, halves = int(text["sequence"]), int(text.get("halves", 1))
         count = _whole_sequences(tokens, sequences, length, sequence, "calibration")
-        starts = [sequence * index for index in draw.sample(range(count), sequences)]
+        images = draw.sample(range(count // halves), -(-sequences // halves))
+        starts = [sequence * (image * halves + half) for image in images for half in range(halves)][:sequences]
     else:
         last = len(tokens) - length - 1
         if last < 0 or sequences * length > len(tokens):

@@ -77,6 +77,7 @@ def write_sequences(
         "sha256": hashlib.sha256(ids.tobytes()).hexdigest(),
         "images": len(codes),
         "sequence": images.sequence,
+        "halves": len(halves),
         "tokens": len(ids),
     }
     write_tokens(folder, name, ids, facts)

@@ -160,5 +160,4 @@ def calibration_windows() -> Tensor:
         raise ArtifactError(f"{ACTIVATIONS} was made from other texts than {TEXTS} holds now: run `dvc repro`")
     drawn = manifest["calibration"]
     tokens = read_tokens(TEXTS, "calibration", read_manifest(TEXTS))
-    sequence = drawn["text"].get("sequence")
-    return sample_windows(tokens, drawn["sequences"], drawn["length"], drawn["seed"], sequence)
+    return sample_windows(tokens, drawn["sequences"], drawn["length"], drawn["seed"], drawn["text"])

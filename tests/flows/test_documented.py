@@ -69,6 +69,7 @@ NOT_RUN = {
     "prefect server start": "the fixture `server` does, at another port",
     "export PREFECT_API_URL=http://127.0.0.1:4200/api": "the fixture `server` does, at another port",
     "prefect server database reset": "these tests' server uses the database",
+    "python benchmarks/images.py": "minutes, a measurement; tests/unit/models/test_llamagen_speed.py holds its bar",
     "python benchmarks/orchestration.py FOLDER": "most of a minute, a measurement of what runs here",
     "python -m stages.models.importing.llamagen c2i_XXL_384.pt vq_ds16_c2i.pt llamagen-xxl --image-size 384": (
         "gigabytes of a hub; tests/unit/models/test_llamagen_import.py and tests/bad_input run it on tiny files"

@@ -25,7 +25,7 @@ def texts_to_compare(settings: Attention, calibration: Mapping[str, Any]) -> dic
         raise ArtifactError(f"{PRUNED} was calibrated on another text than {TEXTS} holds now: run `dvc repro`")
     sequences, length, seed = (calibration[name] for name in ("sequences", "length", "seed"))
     tokens = read_tokens(TEXTS, "calibration", facts)
-    windows = sample_windows(tokens, sequences, length, seed, calibration["text"].get("sequence"))
+    windows = sample_windows(tokens, sequences, length, seed, calibration["text"])
     seen = windows[: settings.sequences, : settings.length]
     unseen, sequence = read_tokens(TEXTS, "evaluation", facts), facts["evaluation"].get("sequence")
     if sequence is not None:

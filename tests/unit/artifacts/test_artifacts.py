@@ -182,12 +182,21 @@ def test_windows_are_those_of_the_named_generator():
 def test_windows_of_sequences_are_their_first_tokens_each_drawn_once():
     import random
 
-    tokens = torch.arange(5 * 17)
-    windows = sample_windows(tokens, 4, 10, 3, 17)
+    tokens, text = torch.arange(5 * 17), {"sequence": 17}
+    windows = sample_windows(tokens, 4, 10, 3, text)
     assert windows[:, 0].tolist() == [17 * index for index in random.Random(3).sample(range(5), 4)]
     assert torch.equal(windows - windows[:, :1], torch.arange(10).expand(4, 10))
-    assert torch.equal(sample_windows(tokens, 5, 17, 0, 17).sort(0).values, tokens.view(5, 17))
+    assert torch.equal(sample_windows(tokens, 5, 17, 0, text).sort(0).values, tokens.view(5, 17))
     with pytest.raises(ParameterError, match="6 sequences are more than the 5 of the calibration images"):
-        sample_windows(tokens, 6, 10, 0, 17)
+        sample_windows(tokens, 6, 10, 0, text)
     with pytest.raises(ParameterError, match="at most 17 tokens, the sequence of an image, got 18"):
-        sample_windows(tokens, 2, 18, 0, 17)
+        sample_windows(tokens, 2, 18, 0, text)
+
+
+@pytest.mark.parametrize("count", [7, 8])
+def test_both_halves_of_an_image_are_drawn_one_after_the_other(count):
+    tokens = torch.arange(20 * 5)
+    places = (sample_windows(tokens, count, 5, 1, {"sequence": 5, "halves": 2})[:, 0] // 5).tolist()
+    assert len(set(places)) == count
+    assert [place % 2 for place in places] == [0, 1, 0, 1, 0, 1, 0, 1][:count]
+    assert all(first + 1 == second for first, second in zip(places[::2], places[1::2], strict=False))
