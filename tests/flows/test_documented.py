@@ -77,6 +77,7 @@ NOT_RUN = {
     "cd experiments/attention_matrix && dvc repro figure2": "minutes",
     "cd experiments/d_gating && dvc repro": "hours",
     "cd experiments/lazy_update && dvc repro": "most of an hour",
+    "cd experiments/llamagen && dvc repro": "half an hour; tests/unit/project runs it reduced",
     "cd experiments/maiht && dvc repro": "most of an hour",
     "cd experiments/numerical && dvc repro": "hours",
 }

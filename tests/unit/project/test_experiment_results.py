@@ -92,3 +92,15 @@ def test_gated_heads(experiment):
         for run in params["train"]["runs"] for strength in run["strengths"] for seed in run["seeds"]
     }  # fmt: skip
     assert {(row["method"], row["depth"], row["strength"], row["seed"]) for row in rows} == asked
+
+
+@pytest.mark.parametrize("name", ["shapes", "digits"])
+def test_llamagen(experiment, name):
+    table, params = experiment("llamagen", "table")
+    settings = params["sets"][name]["prune"]
+    rows = json.loads(committed(f"{name}/runs.json"))
+    assert table.summary(settings, rows) == committed(f"{name}/table.md")
+    pairs = {(method, at) for method in settings["methods"] for at in settings["sparsities"]} | {("dense", 0.0)}
+    asked = {(*pair, seed) for pair in pairs for seed in settings["seeds"]}
+    assert {(row["method"], row["sparsity"], row["seed"]) for row in rows} == asked
+    assert {row["count"] for row in rows} == {settings["samples"]}
