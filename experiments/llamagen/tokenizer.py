@@ -23,6 +23,8 @@ from torch.nn.functional import mse_loss, normalize
 from transformers import JanusVQVAE, JanusVQVAEConfig
 
 COMMITMENT = 0.25
+COLOURS = 3.0
+"""Weight of errors between colours: group norms, of two channels here, hide them, so that colours are learnt last."""
 
 
 def main(name: str) -> None:
@@ -101,7 +103,7 @@ def image_error(drawn: Tensor, pixels: Tensor) -> Tensor:
     """Absolute and squared error, and the absolute errors of differences between neighbours and between colours."""
     difference = drawn - pixels
     colours, *edges = (difference.diff(dim=dim).abs().mean() for dim in (1, 2, 3))
-    return difference.abs().mean() + difference.square().mean() + sum(edges) + colours
+    return difference.abs().mean() + difference.square().mean() + sum(edges) + COLOURS * colours
 
 
 def codebook_error(vectors: Tensor, quantised: Tensor) -> Tensor:

@@ -104,3 +104,4 @@ def test_llamagen(experiment, name):
     asked = {(*pair, seed) for pair in pairs for seed in settings["seeds"]}
     assert {(row["method"], row["sparsity"], row["seed"]) for row in rows} == asked
     assert {row["count"] for row in rows} == {settings["samples"]}
+    assert committed(f"{name}/table.md") in (ROOT / "docs/experiments/llamagen.md").read_text(encoding="utf-8")
