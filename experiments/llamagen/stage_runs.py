@@ -6,7 +6,7 @@ fork, so the process that forks must not have computed anything.
 
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing.connection
 import os
 import runpy
 import sys

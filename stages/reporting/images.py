@@ -38,9 +38,9 @@ def images_facts(metrics: Mapping[str, Any], protocol: Mapping[str, Any]) -> dic
     ]
     labels = {key: label for key, label, *_ in FIGURES}
     left_out: dict[str, list[str]] = {}
-    for key, reason in (protocol.get("images_left_out") or {}).items():
+    for key, reason in protocol["images_left_out"].items():
         left_out.setdefault(reason, []).append(labels[key])
-    told = {"count": pruned.get("count", 0), "protocol": protocol.get("images", "")}
+    told = {"count": pruned.get("count", 0), "protocol": protocol["images"]}
     return {**told, "rows": rows, "left_out": left_out}
 
 

@@ -15,7 +15,7 @@ from stages.errors import ArtifactError
 
 MODELS = ("dense", "pruned")
 KINDS = ("perplexity", "tasks", "images")
-"""Measurements that protocol.json tells the way of; `images` for image models only."""
+"""Measurements that protocol.json tells the way of."""
 SAMPLES = "samples.png"
 STAGES = (
     "fetch", "extract", "statistics", "solve", "assemble", "compare_attention", "measure_speed", "evaluate_dense",
@@ -87,11 +87,10 @@ def _protocol() -> dict[str, Any]:
     """The evaluation protocol; raises ArtifactError where the dense and the pruned model had different ones."""
     dense, pruned = (read_json(EVALUATION / model / "protocol.json") for model in MODELS)
     for kind in KINDS:
-        ways = [protocol.get(kind, "") for protocol in (dense, pruned)]
-        if ways[0] != ways[1]:
+        if dense[kind] != pruned[kind]:
             raise ArtifactError(
-                f"the {kind} of the two models was measured in two ways: dense by `{ways[0]}`, pruned by "
-                f"`{ways[1]}`: run `dvc repro`, which measures both alike"
+                f"the {kind} of the two models was measured in two ways: dense by `{dense[kind]}`, pruned by "
+                f"`{pruned[kind]}`: run `dvc repro`, which measures both alike"
             )
     return dense
 

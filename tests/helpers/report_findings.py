@@ -27,6 +27,7 @@ def write_findings():
         task = {"acc": value / 100, "acc_stderr": 0.01, "n": 200, "fewshot": 5, "truncated": 0, "tokens_cut": 0}
         write_json(Path(f"metrics/{model}.json"), {"perplexity": measured, "tasks": {"topics": task}})
         protocol = {"perplexity": "a text & how it was cut", "tasks": "lm-eval", "text": {"name": "<news>"}}
+        protocol |= {"images": "", "images_left_out": {}}
         write_json(Path(f"data/evaluation/{model}/protocol.json"), protocol)
     for stage, seconds in (("solve", 95.5), ("fetch", 25.0), ("report", 1.0)):
         write_json(Path(f"metrics/cost/{stage}.json"), {"seconds": seconds, "peak_memory_mb": 800})

@@ -278,6 +278,6 @@ def test_the_allocation_of_the_method_is_taken_unless_one_is_asked_for():
 
 def test_what_has_lost_units_before_is_refused():
     settings = Solve(method="newton", sparsity=0.2)
-    once = SimpleNamespace(config=SimpleNamespace(model_type="hetero_llama"), blocks=3)
+    once = SimpleNamespace(config=SimpleNamespace(model_type="hetero_llama", block_channels=[1, 2, 3]), blocks=3)
     with pytest.raises(ArchitectureError, match=r"hetero_llama has lost heads or channels before.*fetch that one"):
         check_rules(settings, once)
