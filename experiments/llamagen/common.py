@@ -6,12 +6,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
+from stages.models.imaging.pictures import read_picture, write_picture
 from stages.params.yamlfile import read_yaml
 
 DATA, RESULTS = Path("data"), Path("results")
@@ -34,13 +33,13 @@ def save_images(folder: Path, images: Tensor, labels: Tensor) -> None:
     for number, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
         path = folder / f"{label:03}" / f"{number:05}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+        write_picture(path, image)
 
 
 def load_images(folder: Path) -> tuple[Tensor, Tensor]:
     """The images uint8 (n, 3, height, width) and labels (n,) that `save_images` wrote, by class and number."""
     paths = sorted(folder.glob("*/*.png"))
-    images = torch.stack([torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1) for path in paths])
+    images = torch.stack([read_picture(path) for path in paths])
     return images, torch.tensor([int(path.parent.name) for path in paths])
 
 

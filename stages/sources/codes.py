@@ -68,7 +68,7 @@ def _drawn(chosen: ChosenImages, model: ImageModel) -> Iterator[tuple[Block, Any
     """Blocks of images drawn together, each by random numbers of its own."""
     source = chosen.source
     assert isinstance(source, GeneratedImages)
-    sampling = Sampling(**{name: getattr(source, name) for name in Sampling.__dataclass_fields__})
+    sampling = Sampling.of(source)
     facts = {
         "code": code_of(_draw), "model": identity_of(model.folder), "sampling": asdict(sampling),
         **compute_facts(model.device, torch.float32, source.batch),

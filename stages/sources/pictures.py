@@ -11,7 +11,7 @@ from pathlib import Path
 from stages.artifacts.images import ImageFacts
 from stages.artifacts.places import from_project
 from stages.errors import ParameterError, SourceError
-from stages.models.imaging.pictures import SUFFIXES
+from stages.models.imaging.pictures import SUFFIXES, pictures_in
 from stages.models.loading.compute import device_of
 from stages.params.fetching import Fetch, Images
 from stages.params.image_sources import FolderImages, GeneratedImages
@@ -88,7 +88,7 @@ def _in_folder(source: FolderImages, place: str, facts: ImageFacts) -> ChosenIma
 
 def _chosen(source: FolderImages, place: str, folder: Path, label: int) -> list[tuple[int, Path]]:
     """Label and file of the images of one class; raises ParameterError where a class with images has too few."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    files = pictures_in(folder)
     if source.shuffle is not None:
         random.Random(f"{source.shuffle} {label}").shuffle(files)
     if source.images is not None and files:

@@ -52,7 +52,7 @@ def stored_samples(run: StageRun, model: Any, files: Mapping[str, str], labels: 
     files: sha256 of the model's files by name.
     """
     settings = run.params.evaluate.images
-    sampling = Sampling(**{name: getattr(settings, name) for name in Sampling.__dataclass_fields__})
+    sampling = Sampling.of(settings)
     facts = {
         "code": code_of(_write_codes),
         "model": dict(files),

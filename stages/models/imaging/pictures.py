@@ -17,9 +17,14 @@ BORDER = 2
 """White pixels between the pictures of a grid."""
 
 
+def pictures_in(folder: Path) -> list[Path]:
+    """Image files in a folder and those inside it, sorted by path."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
 def find_pictures(folder: Path) -> list[Path]:
-    """Image files in a folder and those inside it, sorted by path; raises SourceError where there is none."""
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    """`pictures_in` a folder; raises SourceError where there is none."""
+    found = pictures_in(folder)
     if not found:
         raise SourceError(
             f"{folder}: expected image files ({', '.join(SUFFIXES)}) in it, got none: give another folder"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -24,6 +24,11 @@ class Sampling:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+
+    @classmethod
+    def of(cls, settings: Any) -> Sampling:
+        """The fields of the same names of a section of params.yaml."""
+        return cls(**{field.name: getattr(settings, field.name) for field in fields(cls)})
 
 
 def sample_codes(model: LlamaGenForImageGeneration, labels: Tensor, sampling: Sampling, seed: int) -> Tensor:

@@ -35,12 +35,6 @@ def source(model, tmp_path):
     return shutil.copytree(model, tmp_path / "source")
 
 
-@pytest.fixture
-def target(tmp_path):
-    (tmp_path / "target").mkdir()
-    return tmp_path / "target"
-
-
 def local(path, **options):
     return LocalModel(source="local", path=path, **options)
 

@@ -32,12 +32,6 @@ def source(tmp_path):
     return tmp_path / "source"
 
 
-@pytest.fixture
-def target(tmp_path):
-    (tmp_path / "target").mkdir()
-    return tmp_path / "target"
-
-
 def local(path, **options):
     return LocalModel(source="local", path=path, **options)
 
